@@ -72,8 +72,8 @@ class Asking:
             try:
                 await self._rng.choice(kinds)(client, address, partition)
                 self.answered += 1
-            except LogboomError:
-                pass  # it has said why
+            except LogboomError as error:
+                self._seen.refused("an operator", error)
 
     def _newest(self) -> int:
         """The highest index that anybody was told of."""

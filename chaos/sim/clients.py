@@ -91,6 +91,7 @@ class SimClient:
                 doomed=lambda partition: partition in self._seen.doomed,
                 reached=self._barrier_reached,
                 problem=lambda invariant, story: self._seen.problems.append((invariant, story)),
+                refused=lambda error: self._seen.refused("who waits", error),
             )
             loops += [waiting.step, waiting.step]
         stories = [self._repeat(each, self._dice) for each in self._stories()]
@@ -208,7 +209,8 @@ class SimClient:
             if partition in self._seen.created:
                 self._seen.problems.append(("IdsNotReused", f"partition {partition} was created twice"))
             self._seen.created[partition] = kind
-        except LogboomError:
+        except LogboomError as error:
+            self._seen.refused("who changes partitions", error)
             await asyncio.sleep(ERROR_PAUSE_S)
 
     async def _destroy(self, partition: int) -> None:
@@ -280,6 +282,7 @@ class SimClient:
             async with asyncio.timeout(self._patience()):
                 receipt = await submit()
         except LogboomError as error:
+            self._seen.refused("a write", error)
             for op in ops:
                 end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
             await asyncio.sleep(ERROR_PAUSE_S)
@@ -338,6 +341,7 @@ class SimClient:
         try:
             found = await self.client.get(op.partition, op.key.encode(), node=node, timeout=timeout)
         except LogboomError as error:
+            self._seen.refused("a read", error)
             self._seen.history.end(op, "fail", error=error.code)
         else:
             value = found.decode() if isinstance(found, bytes) else found
@@ -349,6 +353,7 @@ class SimClient:
         try:
             receipt = await (client or self.client).submit(op.partition, command, wait="applied")
         except LogboomError as error:
+            self._seen.refused("a write", error)
             end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
             return
         status = receipt.results[0] if receipt.results else Status.UNKNOWN_RESULT
@@ -374,7 +379,8 @@ class SimClient:
                 await self._barrier(address)
             elif self._acknowledged is not None:
                 await self._read_own_write(address)
-        except LogboomError:
+        except LogboomError as error:
+            self._seen.refused("who watches", error)
             await asyncio.sleep(ERROR_PAUSE_S)  # a node that is down has nothing to say
 
     async def _sample(self, address: str) -> None:

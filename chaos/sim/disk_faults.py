@@ -42,6 +42,8 @@ LATE_S: Final = (0.5, 2.0)
 """by so long."""
 ALONE_S: Final = (1.5, 4.0)
 """So long the others are away then."""
+HEARD_S: Final = 10.0
+"""What a disk has reported a node has heard by then, though it may have stood still meanwhile."""
 SINCE_S, SINCE_LOOKS = (0.5, 3.0), 10
 """How often, and after how long each time, is looked whether others have written down what they have heard since."""
 CLUSTER: Final = slice(16, 28)
@@ -56,7 +58,7 @@ class DiskFaults:
     _network: SimNetwork
     _all: Sequence[Host]
     _note: Callable[[str], None]
-    faulty: set[str]
+    faulty: dict[str, tuple[int, float]]
     damaged: set[str]
     rotten: set[str]
     forgetful: set[str]
@@ -100,7 +102,7 @@ class DiskFaults:
             left -= 1
             if left > 0:
                 return
-            self.faulty.add(host.name)
+            self._reports(host)
             if fate == "short" and operation == "write":
                 raise ShortWrite(rng.randrange(size + 1))
             if fate == "dropped" and operation == "sync":
@@ -114,10 +116,18 @@ class DiskFaults:
 
         def hook(operation: str, path: Path, _size: int) -> None:
             if operation in ("write", "allocate", "create") and (path.name == STATE or not states_alone):
-                self.faulty.add(host.name)
+                self._reports(host)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
         await self._hooked(host, hook, duration)
+
+    def _reports(self, host: Host) -> None:
+        self.faulty[host.name] = host.starts, self._loop.now
+
+    def may_stop_itself(self, host: Host) -> bool:
+        """Its disk has reported an error to the process that runs there, a moment ago: none that came later knows."""
+        life, at = self.faulty.get(host.name, (0, 0.0))
+        return life == host.starts and self._loop.now <= at + HEARD_S
 
     async def _hooked(self, host: Host, hook: Callable[[str, Path, int], None], duration: float) -> None:
         def saving(operation: str, path: Path) -> None:

@@ -54,8 +54,8 @@ class Nemesis(DiskFaults):
         self._note = note
         self._replace_client = replace_client
         self.injected: Counter[str] = Counter()
-        self.faulty: set[str] = set()
-        """Hosts whose disk has reported an error: their node may stop itself."""
+        self.faulty: dict[str, tuple[int, float]] = {}
+        """Hosts whose disk has reported an error: in which life of their node, and when the last time."""
         self.damaged: set[str] = set()
         """Hosts whose files were damaged behind their back, or replaced: what they had promised may be gone."""
         self.rotten: set[str] = set()

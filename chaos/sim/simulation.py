@@ -150,6 +150,7 @@ class Simulation(SecondHistory):
         self.oracle.witness.damaged = self.nemesis.damaged
         self.oracle.witness.rotten = self.oracle.retention.rotten = self.nemesis.rotten
         self.oracle.witness.forgetful = self.nemesis.forgetful
+        self.seen.parameters, self.seen.rotten, self.seen.voids = parameters, self.nemesis.rotten, self.oracle.voids
         self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(
             self.hosts,
@@ -240,7 +241,7 @@ class Simulation(SecondHistory):
             self.fail("StopsInOrder", str(error))
         elif isinstance(error, Forbidden):
             self.fail("NoRealWorld", f"{host.name}: {error}")
-        elif host.name not in self.nemesis.faulty or not isinstance(error, OSError | LogboomError):
+        elif not self.nemesis.may_stop_itself(host) or not isinstance(error, OSError | LogboomError):
             self.fail("NoSelfStop", f"{host.name} stopped without a fault of its disk: {error!r}")
         self.loop.run_as(None, host.start, delay=RESTART_S)
 

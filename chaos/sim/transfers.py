@@ -64,7 +64,8 @@ class Transfers:
                 await self._remove()
             else:
                 await self._move()
-        except LogboomError:
+        except LogboomError as error:
+            self._seen.refused("who moves something", error)
             await asyncio.sleep(ERROR_PAUSE_S)
 
     async def _move(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import pytest
 from chaos.history import Operation
 from chaos.sim import afterwards, disk_faults
 from chaos.sim.afterwards import Afterwards
-from chaos.sim.disk_faults import DiskFaults
+from chaos.sim.disk_faults import HEARD_S, DiskFaults
 from chaos.sim.drawing import draw
 from chaos.sim.leftovers import throw_away
 from chaos.sim.loop import SimLoop
@@ -116,6 +117,24 @@ def test_who_has_another_disk_does_not_end_for_damage(rotten: bool) -> None:
         failure = run.outcome.failure
         assert host.may_run is not rotten
         assert (None if failure is None else failure.invariant) == (None if rotten else "NoSelfStop")
+
+
+@pytest.mark.parametrize(
+    ("life", "after_s", "may"), [(3, 1.0, True), (3, HEARD_S + 1.0, False), (2, 1.0, False), (None, 1.0, False)]
+)
+def test_only_who_has_just_heard_of_an_error_of_its_disk_may_stop_itself(
+    life: int | None, after_s: float, *, may: bool
+) -> None:
+    with simulation() as run:
+        host = run.hosts[0]
+        if life is not None:
+            host.starts = life
+            run.nemesis._reports(host)
+        host.starts = 3
+        run.loop.run_until_complete(asyncio.sleep(after_s))
+        run._node_ended(host, OSError("a write has failed"))
+        failure = run.outcome.failure
+        assert (None if failure is None else failure.invariant) == (None if may else "NoSelfStop")
 
 
 class Machine:

@@ -23,13 +23,16 @@ DIRECTORY = Path("/n1/partitions/0/state")
 
 
 def host() -> Any:
-    return SimpleNamespace(name="n1", disk=SimDisk(random.Random(1)), state_files=StateFiles(random.Random(1)))
+    return SimpleNamespace(
+        name="n1", starts=3, disk=SimDisk(random.Random(1)), state_files=StateFiles(random.Random(1))
+    )
 
 
 @pytest.mark.parametrize(("fault", "number"), [("_disk_full", errno.ENOSPC), ("_eio", errno.EIO)])
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_state_cannot_be_saved_while_it_lasts(fault: str, number: int, seed: int) -> None:
-    nemesis: Any = SimpleNamespace(faulty=set(), _power_may_fail=lambda _: True)
+    nemesis: Any = SimpleNamespace(faulty={}, _loop=SimpleNamespace(now=7.0), _power_may_fail=lambda _: True)
+    nemesis._reports = lambda host: DiskFaults._reports(nemesis, host)
     nemesis._hooked = lambda *args: DiskFaults._hooked(nemesis, *args)
     machine = host()
     file = machine.state_files.open(DIRECTORY, ApplySettings())
@@ -43,7 +46,7 @@ async def test_a_state_cannot_be_saved_while_it_lasts(fault: str, number: int, s
     with pytest.raises(OSError, match=r"[Ee]rror|space") as caught:
         save()
     assert caught.value.errno == number
-    assert nemesis.faulty == {"n1"}
+    assert nemesis.faulty == {"n1": (3, 7.0)}
     lasts.cancel()
 
 
