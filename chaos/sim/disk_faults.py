@@ -34,6 +34,8 @@ CUT_SHARE: Final = 0.2
 """Of the damage: everything from there on is gone."""
 JOURNAL_HEADER_BYTES: Final = codec.SEGMENT_HEADER.size
 ELSEWHERE_SHARE: Final = 0.6
+ONCE: Final = 0.5
+"""Share of the failing disks of which one call fails, and no more."""
 STATES_ALONE: Final = 0.4
 """Share of the full disks that take everything but what is saved of ``kv`` states: else logs are the first to fail."""
 LATE_SHARE: Final = 0.6
@@ -96,11 +98,12 @@ class DiskFaults:
         fate = rng.choice(["nothing", "short", "dropped"])
         if fate == "dropped" and not self._power_may_fail(host):
             fate = "nothing"
+        once = rng.random() < ONCE  # whoever tries it again finds that it works
 
         def hook(operation: str, path: Path, size: int) -> None:
             nonlocal left
             left -= 1
-            if left > 0:
+            if left > 0 or (once and left < 0):
                 return
             self._reports(host)
             if fate == "short" and operation == "write":

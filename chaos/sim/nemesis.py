@@ -307,6 +307,23 @@ class Nemesis(DiskFaults):
         for line in lines:
             self._network.lossy.pop(line, None)
 
+    async def _client_lines(self, host: Host, duration: float, rng: random.Random) -> None:
+        """Lines of one node, or of all, to some of those who are no nodes: silent, one way or both, slow, or lossy."""
+        hosts = self._hosts if rng.random() < 0.5 else [host]
+        ours, nodes = {each.name for each in hosts}, self._network.nodes
+        out = {(end.out.src, end.out.dst) for end in self._network.ends if end.out.src in ours}
+        pairs = [line for line in sorted(out) if line[1] not in nodes and rng.random() < 0.7]
+        what, ways = rng.choice(["cut", "cut", "slow", "lossy"]), rng.choice(["there", "back", "both"])
+        lines = [pair for pair in pairs if ways != "there"] + [(b, a) for a, b in pairs if ways != "back"]
+        if what == "cut":
+            await self._cut(lines, duration, rng)
+            return
+        bad = self._network.slow if what == "slow" else self._network.lossy
+        bad.update((line, rng.choice([0.02, 0.1, 0.5])) for line in lines)
+        await asyncio.sleep(duration)
+        for line in lines:
+            bad.pop(line, None)
+
     async def _reset(self, host: Host, duration: float, rng: random.Random) -> None:
         names = [h.name for h in self._others(host)] + [f"c{k}" for k in range(1, self._parameters.clients + 1)]
         for name in names:

@@ -50,6 +50,27 @@ async def test_a_state_cannot_be_saved_while_it_lasts(fault: str, number: int, s
     lasts.cancel()
 
 
+async def test_a_disk_fails_once_or_for_as_long_as_that_lasts() -> None:
+    async def failures(seed: int) -> int:
+        nemesis: Any = SimpleNamespace(_reports=lambda _: None, _power_may_fail=lambda _: True)
+        nemesis._hooked = lambda *args: DiskFaults._hooked(nemesis, *args)
+        machine, failed = host(), 0
+        file = machine.state_files.open(DIRECTORY, ApplySettings())
+        lasts = asyncio.create_task(DiskFaults._eio(nemesis, machine, 60.0, random.Random(seed)))
+        await asyncio.sleep(0)
+        for _ in range(30):
+            try:
+                file.write({b"k": b"v"}, {}, NOWHERE)
+            except OSError:
+                failed += 1
+        lasts.cancel()
+        return failed
+
+    found = [await failures(seed) for seed in range(20)]
+    assert set(found) > {1}
+    assert min(each for each in found if each != 1) > 5
+
+
 async def test_and_can_when_it_is_over() -> None:
     machine = host()
     file = machine.state_files.open(DIRECTORY, ApplySettings())
