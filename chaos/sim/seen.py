@@ -72,6 +72,10 @@ class Seen:
         if not self._may_be(error, asked):
             self.problems.append(("RefusedRightly", f"{what} was told {error.code}: {error}"))
 
+    @property
+    def _begun(self) -> list[int]:
+        return [] if self.parameters is None else self.parameters.kv_partitions + self.parameters.log_partitions
+
     def _may_be(self, error: LogboomError, asked: Collection[int]) -> bool:
         partition, drawn = error.fields.get("partition_id"), self.parameters
         match error.code:
@@ -81,8 +85,8 @@ class Seen:
                 return False
             case "partition_destroyed":
                 return partition in self.doomed
-            case "no_such_partition":  # yet, on a node that is behind
-                return partition in self.doomed or partition in self.created
+            case "no_such_partition":  # yet, on a node that is behind: cursors are in one that was created, too
+                return partition in self.doomed or partition not in (None, *self._begun)
             case "lineage_mismatch":  # nodes of before come back
                 return self.again
             case "record_too_large":

@@ -75,7 +75,7 @@ def test_what_nobody_may_be_told(error: LogboomError) -> None:
     "error",
     [
         errors.InvalidRequest("it was done before", outcome="unknown"),
-        errors.NoSuchPartition("not here yet", partition_id=8),
+        errors.NoSuchPartition("not here yet", partition_id=800),
         errors.PartitionDestroyed("gone", partition_id=9),
         errors.Overloaded("full"),
         errors.NotLeader("ask another"),
