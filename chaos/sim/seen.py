@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,8 +49,8 @@ class Seen:
     """Those that somebody has asked to be destroyed: what is in there may be gone."""
     parameters: Parameters | None = None
     """Of the run; None: nothing is known of it."""
-    rotten: Collection[str] = ()
-    """Hosts whose files may be damaged."""
+    rotten: Callable[[], bool] = lambda: False
+    """Whether the files of any host may be damaged."""
 
     voids: Collection[tuple[int, int]] = ()
     """Partition and last index of all that was declared void."""
@@ -92,7 +92,7 @@ class Seen:
             case "record_too_large":
                 return drawn is None or _takes_little(drawn)
             case "corrupt_data":
-                return bool(self.rotten) or (drawn is not None and drawn.blackout is not None and bool(self.doomed))
+                return self.rotten() or (drawn is not None and drawn.blackout is not None and bool(self.doomed))
             case "index_compacted":
                 return drawn is None or _removes(drawn) or not set(drawn.log_partitions).issuperset(asked)
         return True

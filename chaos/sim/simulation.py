@@ -150,7 +150,8 @@ class Simulation(SecondHistory):
         self.oracle.witness.damaged = self.nemesis.damaged
         self.oracle.witness.rotten = self.oracle.retention.rotten = self.nemesis.rotten
         self.oracle.witness.forgetful = self.nemesis.forgetful
-        self.seen.parameters, self.seen.rotten, self.seen.voids = parameters, self.nemesis.rotten, self.oracle.voids
+        self.seen.parameters, self.seen.voids = parameters, self.oracle.voids
+        self.seen.rotten = lambda: bool(self.nemesis.rotten or self.oracle.rotten)
         self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(
             self.hosts,
