@@ -78,9 +78,9 @@ class LogReaders:
         except IndexCompacted as error:
             self._seen.refused("who reads the log", error, *self._asked)
         except LogboomError as error:
-            self._seen.refused("who reads the log", error)
             if error.code in ("corrupt_data", "protocol") and "lost" not in str(error):
                 self._suspect(error)
+            self._seen.refused("who reads the log", error)
             await asyncio.sleep(ERROR_PAUSE_S)
 
     def _wrong(self, invariant: str, story: str) -> None:
