@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +71,3 @@ def _plain(value: Any) -> Any:
 def of_kind(operations: Iterable[Operation], *kinds: str) -> list[Operation]:
     """Those operations."""
     return [op for op in operations if op.f in kinds]
-
-
-def place(partition: int, key: str) -> str:
-    """One name for a key of a partition, where those of several are looked at together."""
-    return f"{partition}/{key}"
-
-
-def placed(operations: Iterable[Operation]) -> list[Operation]:
-    """The same, each key with its partition: what took effect in another one is not what was asked for."""
-    return [replace(op, key=place(op.partition, op.key)) for op in operations]

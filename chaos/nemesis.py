@@ -21,7 +21,7 @@ from typing import Any
 
 from chaos.checkers.streams import Row
 from chaos.effects import saved_effects
-from chaos.history import History, place
+from chaos.history import History
 from chaos.readings import Readings, Told, watch_views
 from chaos.streams import Streams, rows_of
 from chaos.transfers import accounts_of, is_account
@@ -147,13 +147,11 @@ async def collect(cluster: LocalCluster, seen: Observed) -> None:
         for node, address in nodes.items():
             status = await client.status(node=address, digests=True)
             seen.digests[node] = {row[0]: row[2] for row in status["digests"]}
-            state: dict[str, int] = {}
+            state: dict[tuple[int, str], int] = {}
             for partition in seen.partitions("kv"):
                 entries = [each async for each in client.scan(partition, at_least=commit, node=address)]
                 numbers = [(key, value) for key, value in entries if isinstance(value, tuple)]
-                state |= {
-                    place(partition, key.decode()): int(value[0]) for key, value in numbers if not is_account(key)
-                }
+                state |= {(partition, key.decode()): int(value[0]) for key, value in numbers if not is_account(key)}
                 seen.accounts.setdefault(node, {})[partition] = accounts_of(numbers)
             seen.states[node] = state
             for partition in [*seen.partitions("kv"), *seen.partitions("log")]:

@@ -56,8 +56,12 @@ class Moving:
         name: str,
         nodes: Callable[[], Sequence[str]],
         problem: Callable[[str], None],
+        refused: Callable[[LogboomError], None] = lambda _: None,
     ) -> None:
-        """``invoke`` and ``call`` record an operation; ``name``: which client this is; ``nodes``: addresses to ask."""
+        """``invoke`` and ``call`` record an operation; ``name``: which client this is; ``nodes``: addresses to ask.
+
+        ``refused`` is told why something was not done.
+        """
         self._client = client
         self._history = history
         self.rng = rng
@@ -67,6 +71,7 @@ class Moving:
         self._name = name
         self._nodes = nodes
         self._problem = problem
+        self._refused = refused
         self._count = 0
         self._opened = False
 
@@ -80,7 +85,8 @@ class Moving:
                 await self._remove()
             else:
                 await self._move()
-        except LogboomError:
+        except LogboomError as error:
+            self._refused(error)
             await asyncio.sleep(ERROR_PAUSE_S)
 
     async def _move(self) -> None:

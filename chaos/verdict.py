@@ -12,7 +12,7 @@ from chaos.checkers import availability, exactly_once, freshness, linearizable, 
 from chaos.checkers.streams import Followed, Row
 from chaos.checkers.together import View
 from chaos.effects import Effect
-from chaos.history import History, Operation, of_kind, placed
+from chaos.history import History, Operation, of_kind
 from chaos.transfers import MOVED, unbalanced
 from chaos.turnover import Changed
 from chaos.waits import Waited
@@ -44,8 +44,8 @@ class Observed:
     leader_deaths_ns: list[int] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
     """Members at the end: each is looked at."""
-    states: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By node, and by place (``history.place``): a command that took effect in another partition is found there."""
+    states: dict[str, dict[tuple[int, str], int]] = field(default_factory=dict)
+    """By node, and by partition and key: a command that took effect in another partition is found there."""
     accounts: dict[str, dict[int, dict[bytes, Any]]] = field(default_factory=dict)
     """By node and partition."""
     moving: list[str] = field(default_factory=list)
@@ -105,16 +105,16 @@ def check(seen: Observed) -> Results:
 def _of_states(seen: Observed) -> Results:
     """What is in the states of each node."""
     operations = seen.history.operations
-    adds = placed(op for op in of_kind(operations, "add") if op.partition not in seen.changed.doomed)
-    tallies, requests = placed(of_kind(operations, "tally")), [placed(ops) for ops in seen.requests]
+    adds = [op for op in of_kind(operations, "add") if op.partition not in seen.changed.doomed]
+    tallies = of_kind(operations, "tally")
     opened = {op.partition for op in adds if MOVED in op.key and op.outcome == "ok"}
-    counted = {op.key for op in tallies}
+    counted = {(op.partition, op.key) for op in tallies}
     results: Results = []
     for node, state in seen.states.items():
-        single = {key: value for key, value in state.items() if key not in counted}
+        single = {at: value for at, value in state.items() if at not in counted}
         results += [
             (f"exactly once on {node}", [*exactly_once.counters(adds, single), *freshness.tallies(tallies, state)]),
-            (f"whole requests on {node}", together.whole(requests, state)),
+            (f"whole requests on {node}", together.whole(seen.requests, state)),
         ]
     for node, accounts in seen.accounts.items():
         wrong = [

@@ -8,17 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from chaos.history import Operation
 
 
-def counters(operations: Iterable[Operation], state: Mapping[str, int]) -> list[str]:
-    """Each ``add`` has a key of its own and adds 1: the state must hold 1, 0, or one of both."""
+def counters(operations: Iterable[Operation], state: Mapping[tuple[int, str], int]) -> list[str]:
+    """Each ``add`` has a key of its own and adds 1: the state must hold 1, 0, or one of both, in its partition alone.
+
+    ``state``: by partition and key.
+    """
     allowed = {"ok": (1,), "fail": (0,), "info": (0, 1)}
     problems, known = [], set()
     for op in operations:
-        known.add(op.key)
-        count = state.get(op.key, 0)
+        known.add((op.partition, op.key))
+        count = state.get((op.partition, op.key), 0)
         if count not in allowed[op.outcome]:
             what = "lost" if count == 0 else "applied though refused" if op.outcome == "fail" else "applied twice"
             problems.append(f"{what}: {op.key} (partition {op.partition}) was {op.outcome}, its counter is {count}")
-    problems += [f"phantom: {key} = {value} was never asked for" for key, value in state.items() if key not in known]
+    problems += [
+        f"phantom: {key} = {value} was never asked for in partition {partition}"
+        for (partition, key), value in state.items()
+        if (partition, key) not in known
+    ]
     return problems
 
 

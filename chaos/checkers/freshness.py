@@ -6,7 +6,7 @@ What a read may show is known from the history: as much as its kind promises, an
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from chaos.history import Operation
@@ -54,15 +54,16 @@ def _least(tally: _Tally, op: Operation, kind: str, bound: int, shown: Sequence[
     return 0
 
 
-def tallies(operations: Sequence[Operation], state: dict[str, int]) -> list[str]:
-    """In the end each is what was acknowledged, or what nobody knows more."""
+def tallies(operations: Sequence[Operation], state: Mapping[tuple[int, str], int]) -> list[str]:
+    """In the end each is what was acknowledged, or what nobody knows more. ``state``: by partition and key."""
     problems = []
-    for key in sorted({op.key for op in operations if op.f == "tally"}):
-        mine = [op for op in operations if op.f == "tally" and op.key == key]
+    for at in sorted({(op.partition, op.key) for op in operations if op.f == "tally"}):
+        mine = [op for op in operations if op.f == "tally" and (op.partition, op.key) == at]
         least = sum(op.outcome == "ok" for op in mine)
         most = least + sum(op.outcome == "info" for op in mine)
-        if not least <= state.get(key, 0) <= most:
-            problems.append(f"{key} is {state.get(key, 0)}, and was added to {least} to {most} times")
+        count = state.get(at, 0)
+        if not least <= count <= most:
+            problems.append(f"{at[1]} of partition {at[0]} is {count}, and was added to {least} to {most} times")
     return problems
 
 

@@ -11,13 +11,10 @@ Request = Sequence[Operation]
 """Each command an operation; each ``add`` has a key of its own and adds 1."""
 
 
-def whole(requests: Sequence[Request], state: Mapping[str, int]) -> list[str]:
-    """All counters of a request say the same."""
-    return [
-        f"half of a request: {[(op.key, op.partition, state.get(op.key, 0)) for op in ops]}"
-        for ops in requests
-        if len({state.get(op.key, 0) for op in ops}) > 1
-    ]
+def whole(requests: Sequence[Request], state: Mapping[tuple[int, str], int]) -> list[str]:
+    """All counters of a request say the same. ``state``: by partition and key."""
+    found = [[(op.partition, op.key, state.get((op.partition, op.key), 0)) for op in ops] for ops in requests]
+    return [f"half of a request: {rows}" for rows in found if len({count for *_, count in rows}) > 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from chaos.sim.clients import Seen
 from chaos.sim.host import WALL_EPOCH_MS
 from chaos.sim.loop import EPOCH_S, Process, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
+from chaos.sim.seen import Seen
 from logboom import Client
 from logboom.errors import LogboomError
 
@@ -72,8 +72,8 @@ class Asking:
             try:
                 await self._rng.choice(kinds)(client, address, partition)
                 self.answered += 1
-            except LogboomError:
-                pass  # it has said why
+            except LogboomError as error:
+                self._seen.refused("an operator", error)
 
     def _newest(self) -> int:
         """The highest index that anybody was told of."""

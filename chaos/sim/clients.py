@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.checkers.watermarks import Sample, monotonic
-from chaos.history import History, Operation
+from chaos.history import Operation
 from chaos.sim.crowd import Crowd
 from chaos.sim.parameters import Parameters
-from chaos.sim.readers import LogReaders, Places
+from chaos.sim.readers import LogReaders
+from chaos.sim.seen import Seen
 from chaos.sim.tokens import Handing
 from chaos.sim.transfers import Transfers
-from chaos.sim.waiting import Told, Waited, Waiting
+from chaos.sim.waiting import Waited, Waiting
 from logboom import Add, Cas, Client, Put, Record, Status
 from logboom.errors import InvalidRequest, LogboomError
 
@@ -35,36 +35,6 @@ CHANGE_MAX_S: Final = 20.0
 """Else there are pauses, one in two thousand, that are longer than clients are given to come to an end."""
 CREATED_MAX: Final = 4
 """Living ones that were created; with so many some are destroyed first."""
-
-
-@dataclass
-class Seen:
-    """What clients saw, for the checkers."""
-
-    history: History
-    addresses: dict[str, str]
-    """Client addresses of those who are, or were a moment ago, members, and their ids."""
-    heard: dict[tuple[str, int], Sample] = field(default_factory=dict)
-    """By node and partition: the highest watermarks that anybody heard of."""
-    sampled: int = 0
-    together: list[list[Operation]] = field(default_factory=list)
-    """Operations of one request each: all of them or none."""
-    problems: list[tuple[str, str]] = field(default_factory=list)
-    """(invariant, story), found on the spot."""
-    created: dict[int, str] = field(default_factory=dict)
-    """Partitions that were created, as far as anybody was told, and their state machines."""
-    gone: set[int] = field(default_factory=set)
-    """Those that somebody was told are destroyed."""
-    places: Places = field(default_factory=Places)
-    """What was read of the logs."""
-    kept: int = 0
-    """How often the last partition was to be destroyed, and was not."""
-    told: Told = field(default_factory=Told)
-    """Writes that were acknowledged last."""
-    again: bool = False
-    """In another history than the cluster's first: registers have other names, which nobody has written."""
-    doomed: set[int] = field(default_factory=set)
-    """Those that somebody has asked to be destroyed: what is in there may be gone."""
 
 
 class SimClient:
@@ -121,6 +91,7 @@ class SimClient:
                 doomed=lambda partition: partition in self._seen.doomed,
                 reached=self._barrier_reached,
                 problem=lambda invariant, story: self._seen.problems.append((invariant, story)),
+                refused=lambda error: self._seen.refused("who waits", error),
             )
             loops += [waiting.step, waiting.step]
         stories = [self._repeat(each, self._dice) for each in self._stories()]
@@ -238,7 +209,8 @@ class SimClient:
             if partition in self._seen.created:
                 self._seen.problems.append(("IdsNotReused", f"partition {partition} was created twice"))
             self._seen.created[partition] = kind
-        except LogboomError:
+        except LogboomError as error:
+            self._seen.refused("who changes partitions", error)
             await asyncio.sleep(ERROR_PAUSE_S)
 
     async def _destroy(self, partition: int) -> None:
@@ -310,6 +282,7 @@ class SimClient:
             async with asyncio.timeout(self._patience()):
                 receipt = await submit()
         except LogboomError as error:
+            self._seen.refused("a write", error)
             for op in ops:
                 end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
             await asyncio.sleep(ERROR_PAUSE_S)
@@ -368,6 +341,7 @@ class SimClient:
         try:
             found = await self.client.get(op.partition, op.key.encode(), node=node, timeout=timeout)
         except LogboomError as error:
+            self._seen.refused("a read", error)
             self._seen.history.end(op, "fail", error=error.code)
         else:
             value = found.decode() if isinstance(found, bytes) else found
@@ -379,6 +353,7 @@ class SimClient:
         try:
             receipt = await (client or self.client).submit(op.partition, command, wait="applied")
         except LogboomError as error:
+            self._seen.refused("a write", error)
             end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
             return
         status = receipt.results[0] if receipt.results else Status.UNKNOWN_RESULT
@@ -404,7 +379,8 @@ class SimClient:
                 await self._barrier(address)
             elif self._acknowledged is not None:
                 await self._read_own_write(address)
-        except LogboomError:
+        except LogboomError as error:
+            self._seen.refused("who watches", error)
             await asyncio.sleep(ERROR_PAUSE_S)  # a node that is down has nothing to say
 
     async def _sample(self, address: str) -> None:

@@ -12,7 +12,7 @@ from chaos.sim.parameters import Parameters
 from logboom import Add, Client, Record
 
 if TYPE_CHECKING:
-    from chaos.sim.clients import Seen
+    from chaos.sim.seen import Seen
 
 MOST: Final = 6
 REST_S: Final = 0.5

@@ -34,6 +34,8 @@ CUT_SHARE: Final = 0.2
 """Of the damage: everything from there on is gone."""
 JOURNAL_HEADER_BYTES: Final = codec.SEGMENT_HEADER.size
 ELSEWHERE_SHARE: Final = 0.6
+ONCE: Final = 0.5
+"""Share of the failing disks of which one call fails, and no more."""
 STATES_ALONE: Final = 0.4
 """Share of the full disks that take everything but what is saved of ``kv`` states: else logs are the first to fail."""
 LATE_SHARE: Final = 0.6
@@ -42,6 +44,8 @@ LATE_S: Final = (0.5, 2.0)
 """by so long."""
 ALONE_S: Final = (1.5, 4.0)
 """So long the others are away then."""
+HEARD_S: Final = 10.0
+"""What a disk has reported a node has heard by then, though it may have stood still meanwhile."""
 SINCE_S, SINCE_LOOKS = (0.5, 3.0), 10
 """How often, and after how long each time, is looked whether others have written down what they have heard since."""
 CLUSTER: Final = slice(16, 28)
@@ -56,8 +60,9 @@ class DiskFaults:
     _network: SimNetwork
     _all: Sequence[Host]
     _note: Callable[[str], None]
-    faulty: set[str]
+    faulty: dict[str, tuple[int, float]]
     damaged: set[str]
+    rotten: set[str]
     forgetful: set[str]
     disk_lost: Callable[[Host], None]
     over: bool
@@ -93,13 +98,14 @@ class DiskFaults:
         fate = rng.choice(["nothing", "short", "dropped"])
         if fate == "dropped" and not self._power_may_fail(host):
             fate = "nothing"
+        once = rng.random() < ONCE  # whoever tries it again finds that it works
 
         def hook(operation: str, path: Path, size: int) -> None:
             nonlocal left
             left -= 1
-            if left > 0:
+            if left > 0 or (once and left < 0):
                 return
-            self.faulty.add(host.name)
+            self._reports(host)
             if fate == "short" and operation == "write":
                 raise ShortWrite(rng.randrange(size + 1))
             if fate == "dropped" and operation == "sync":
@@ -113,10 +119,18 @@ class DiskFaults:
 
         def hook(operation: str, path: Path, _size: int) -> None:
             if operation in ("write", "allocate", "create") and (path.name == STATE or not states_alone):
-                self.faulty.add(host.name)
+                self._reports(host)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
         await self._hooked(host, hook, duration)
+
+    def _reports(self, host: Host) -> None:
+        self.faulty[host.name] = host.starts, self._loop.now
+
+    def may_stop_itself(self, host: Host) -> bool:
+        """Its disk has reported an error to the process that runs there, a moment ago: none that came later knows."""
+        life, at = self.faulty.get(host.name, (0, 0.0))
+        return life == host.starts and self._loop.now <= at + HEARD_S
 
     async def _hooked(self, host: Host, hook: Callable[[str, Path, int], None], duration: float) -> None:
         def saving(operation: str, path: Path) -> None:
@@ -132,6 +146,10 @@ class DiskFaults:
         if host.state_files.fault is saving:
             host.state_files.fault = None
 
+    def _rots(self, victim: Host) -> None:
+        self.damaged.add(victim.name)
+        self.rotten.add(victim.name)
+
     async def _rot(self, host: Host, duration: float, rng: random.Random) -> None:
         """Bytes of partition logs change while a victim is down; it finds them when it starts."""
         victim = self._victim(rng)
@@ -145,7 +163,7 @@ class DiskFaults:
             for path in [*logs[-1:], *indices]:
                 content = victim.disk.stable(path).rstrip(b"\0")
                 if len(content) > 64 and rng.random() < 0.7:
-                    self.damaged.add(victim.name)
+                    self._rots(victim)
                     offset = rng.randrange(max(64, len(content) - TAIL_BYTES), len(content))
                     if rng.random() < CUT_SHARE:
                         victim.disk.cut(path, offset)
@@ -205,7 +223,7 @@ class DiskFaults:
         victim = self._victim(rng)
         if victim is None or not all(_has_met(other, victim) for other in self._others(victim)):
             return
-        await self._change_disk(victim, victim.lose_disk, duration, rng)
+        await self._change_disk(victim, victim.lose_disk, duration, rng, rotten=False)
 
     async def _put_back(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's disk becomes what it was, if all others have heard since how far its journal has come.
@@ -216,7 +234,7 @@ class DiskFaults:
         then = None if victim is None or victim.disk.hook is not None else _identity(victim)
         if victim is None or then is None:
             return
-        copy = victim.copy(random.Random(rng.getrandbits(64)))
+        copy, rotten = victim.copy(random.Random(rng.getrandbits(64))), victim.name in self.rotten
         reached = _reached(victim, copy[0])
         if reached is None:
             return
@@ -231,7 +249,12 @@ class DiskFaults:
         self._note(f"  {victim.name} is put back to record {reached} of its journal")
         # Not one that has begun anew since: what is from before that is told so for good.
         await self._change_disk(
-            victim, lambda: victim.put_back(copy), duration, rng, still=lambda: _identity(victim) == then
+            victim,
+            lambda: victim.put_back(copy),
+            duration,
+            rng,
+            rotten=rotten,
+            still=lambda: _identity(victim) == then,
         )
 
     async def _change_disk(
@@ -241,11 +264,12 @@ class DiskFaults:
         duration: float,
         rng: random.Random,
         *,
+        rotten: bool,
         still: Callable[[], bool] = lambda: True,
     ) -> None:
         """With luck the victim is a majority together with those who lag, while whoever has what they lack is away.
 
-        ``still``: the change makes sense yet, when it comes to that.
+        ``rotten``: what it has then may be damaged. ``still``: the change makes sense yet, when it comes to that.
         """
         others = self._others(victim)
         late = rng.sample(others, len(others) // 2) if rng.random() < LATE_SHARE else []
@@ -262,6 +286,8 @@ class DiskFaults:
         self.damaged.add(victim.name)
         self.forgetful.add(victim.name)
         change()
+        if not rotten:
+            self.rotten.discard(victim.name)
         self.disk_lost(victim)
         away = [h for h in others if h not in late] if late else []
         for each in away:
@@ -287,7 +313,7 @@ class DiskFaults:
             if done or path.suffix != ".log":
                 return None
             done = True
-            self.damaged.add(victim.name)
+            self._rots(victim)
             return LOST if lost else misdirect(offset + 4096)
 
         victim.disk.write_fault = fault

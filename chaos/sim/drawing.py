@@ -55,6 +55,8 @@ ACKS: Final = 0.4
 """Share of the seeds in which the settings say what answers wait for."""
 THIN: Final = 0.2
 """Share of the seeds in which lines between nodes carry little, and of the faults there that are that."""
+UNHEARD: Final = 0.2
+"""Share of the seeds in which lines to clients suffer, and of the faults there that are that."""
 SCARCE: Final = 0.2
 """Share of the seeds in which code takes time, as processors are scarce, and of the faults there that are that."""
 LAGS: Final = 0.35
@@ -118,7 +120,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     ):
         drawn = later(drawn, rng)
     drawn = replace(drawn, settings=drawn_settings.in_rows(rng, drawn.settings))
-    return _crowded(drawn, rng)
+    return _unheard(_crowded(drawn, rng), rng)
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -264,6 +266,14 @@ def _slowed(drawn: Parameters, rng: random.Random) -> Parameters:
         for f in drawn.faults
     ]
     return replace(drawn, faults=tuple(faults), kinds=tuple(sorted({*drawn.kinds, "slow_cpu"})))
+
+
+def _unheard(drawn: Parameters, rng: random.Random) -> Parameters:
+    """In some, lines between nodes and clients suffer in the place of many another fault. Drawn last."""
+    if rng.random() >= UNHEARD:
+        return drawn
+    faults = tuple(replace(f, kind="client_lines") if rng.random() < UNHEARD else f for f in drawn.faults)
+    return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, "client_lines"})))
 
 
 def _light(drawn: Parameters, rng: random.Random) -> Parameters:

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
-from chaos.sim.clients import Seen
 from chaos.sim.host import Host
 from chaos.sim.lag import released
 from chaos.sim.loop import Process, SimLoop
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from chaos.sim.readout import ReadOut
+from chaos.sim.seen import Seen
 from dispatcher.pipeline.backend import Backend
 from logboom import Add, Client, Record
 from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed, Unavailable
@@ -35,7 +35,9 @@ class Stops(Protocol):
 
 
 class Ending:
-    """Of one run, after its faults. ``damaged``, ``forgetful``: hosts whose data, or journal, has rotted."""
+    """Of one run, after its faults. ``damaged``, ``forgetful``: hosts that may not have what they had promised;
+    ``rotten``: whose present files are damaged, and may be yet.
+    """
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Ending:
         seen: Seen,
         damaged: set[str],
         forgetful: set[str],
+        rotten: set[str],
         note: Callable[[str], None],
         fail: Callable[[str, str], None],
     ) -> None:
@@ -55,7 +58,7 @@ class Ending:
         self._loop = loop
         self._oracle = oracle
         self._seen = seen
-        self._damaged, self._forgetful = damaged, forgetful
+        self._damaged, self._forgetful, self._rotten = damaged, forgetful, rotten
         self._note = note
         self._fail = fail
 
@@ -86,7 +89,7 @@ class Ending:
             host.start()
         await self.within("all nodes converge", self._converge())
         self._oracle.checkpoint()
-        whole = [h for h in self._hosts if h.may_run and h.name not in self._damaged | self._forgetful]
+        whole = [h for h in self._hosts if h.may_run and h.name not in self._rotten]
         out = ReadOut(whole, loop=self._loop, ends=self._oracle.ends, doomed=self._seen.doomed, fail=self._fail)
         seconds = SLOWLY_READ_S if self._parameters.paced else LIVE_WITHIN_S
         await self.within("everything is read", out.play(fork()), seconds=seconds)

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from chaos.sim.clients import Seen
 from chaos.sim.host import Host
 from chaos.sim.loop import Process, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
+from chaos.sim.seen import Seen
 from logboom import Client, LogBatch
 from logboom.errors import IndexCompacted, LogboomError, NoSuchPartition, PartitionDestroyed, Voided
 from logboom.types import PartitionId, Watermark, WatermarkUpdate
@@ -86,9 +86,11 @@ class Followers:
         while name not in self._ended:
             try:
                 await step()
-            except (PartitionDestroyed, NoSuchPartition):
+            except (PartitionDestroyed, NoSuchPartition) as error:
+                self._seen.refused(f"who follows ({name})", error)
                 self._ended.add(name)
             except LogboomError as error:
+                self._seen.refused(f"who follows ({name})", error)
                 if any(word in str(error) for word in DIVERGED):
                     self._fail("FollowsAll", f"{name}: {error}")
                 await asyncio.sleep(AGAIN_S)
@@ -100,7 +102,7 @@ class Followers:
 
         def stepped_over(gap: Voided) -> None:
             nonlocal following
-            following = gap.next
+            following = self._seen.stepped_over(name, gap, following)
 
         async def step() -> None:
             nonlocal following
@@ -113,6 +115,7 @@ class Followers:
                     following = batch.position
                     self._take(name, batch)
             except IndexCompacted as gone:
+                self._seen.refused(name, gone, partition)
                 following = self._removed(name, gone, following)
             else:
                 self._fail("FollowsAll", f"{name} has come to an end at {following}")
@@ -137,6 +140,7 @@ class Followers:
                     after, nexts[partition] = batch.global_index, batch.position
                     self._take(name, batch)
             except IndexCompacted as gone:
+                self._seen.refused(name, gone, *partitions)
                 after = self._removed(name, gone, after + 1) - 1
                 nexts.clear()
             else:

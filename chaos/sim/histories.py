@@ -13,7 +13,7 @@ from typing import Final
 
 from chaos.checkers import linearizable
 from chaos.history import Operation, of_kind
-from chaos.sim.clients import Seen, SimClient
+from chaos.sim.clients import SimClient
 from chaos.sim.ending import Ending
 from chaos.sim.host import Host
 from chaos.sim.loop import Process, SimLoop
@@ -22,6 +22,7 @@ from chaos.sim.network import SimNetwork
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from chaos.sim.restoring import Restoring
+from chaos.sim.seen import Seen
 from raftlog.entries.configuration import Configuration
 
 REGISTERS: Final = ("get", "put", "cas")

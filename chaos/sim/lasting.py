@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from chaos.history import Operation
-from chaos.sim.clients import Seen
 from chaos.sim.loop import SimLoop
 from chaos.sim.programs import ASKED_S, Programs
+from chaos.sim.seen import Seen
 from logboom import Add, Client
 from logboom.errors import LineageMismatch, LogboomError
 from logboom.types import Token

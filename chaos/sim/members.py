@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from chaos.sim.clients import Seen
 from chaos.sim.host import Host, elsewhere
 from chaos.sim.loop import SimLoop
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.parameters import Parameters
+from chaos.sim.seen import Seen
 from chaos.sim.witness import Witness
 from logboom import Client
 from logboom.errors import InvalidRequest, LogboomError
@@ -223,6 +223,7 @@ class Operator:
         self._nemesis.damaged.add(name)
         self._witness.lost_disk(host)
         host.lose_disk()
+        self._nemesis.rotten.discard(name)
         self._seen.addresses.pop(host.member.client_address, None)
         self.done["lost disks"] += 1
         await self._something(None)

@@ -54,10 +54,12 @@ class Nemesis(DiskFaults):
         self._note = note
         self._replace_client = replace_client
         self.injected: Counter[str] = Counter()
-        self.faulty: set[str] = set()
-        """Hosts whose disk has reported an error: their node may stop itself."""
+        self.faulty: dict[str, tuple[int, float]] = {}
+        """Hosts whose disk has reported an error: in which life of their node, and when the last time."""
         self.damaged: set[str] = set()
-        """Hosts whose files were damaged behind their back, but for the journal."""
+        """Hosts whose files were damaged behind their back, or replaced: what they had promised may be gone."""
+        self.rotten: set[str] = set()
+        """Of them, those whose present partition logs may be damaged: on another disk nothing is."""
         self.forgetful: set[str] = set()
         """Hosts whose journal was: they may not know what they have promised."""
         self.disk_lost: Callable[[Host], None] = lambda _: None
@@ -304,6 +306,23 @@ class Nemesis(DiskFaults):
         await asyncio.sleep(duration)
         for line in lines:
             self._network.lossy.pop(line, None)
+
+    async def _client_lines(self, host: Host, duration: float, rng: random.Random) -> None:
+        """Lines of one node, or of all, to some of those who are no nodes: silent, one way or both, slow, or lossy."""
+        hosts = self._hosts if rng.random() < 0.5 else [host]
+        ours, nodes = {each.name for each in hosts}, self._network.nodes
+        out = {(end.out.src, end.out.dst) for end in self._network.ends if end.out.src in ours}
+        pairs = [line for line in sorted(out) if line[1] not in nodes and rng.random() < 0.7]
+        what, ways = rng.choice(["cut", "cut", "slow", "lossy"]), rng.choice(["there", "back", "both"])
+        lines = [pair for pair in pairs if ways != "there"] + [(b, a) for a, b in pairs if ways != "back"]
+        if what == "cut":
+            await self._cut(lines, duration, rng)
+            return
+        bad = self._network.slow if what == "slow" else self._network.lossy
+        bad.update((line, rng.choice([0.02, 0.1, 0.5])) for line in lines)
+        await asyncio.sleep(duration)
+        for line in lines:
+            bad.pop(line, None)
 
     async def _reset(self, host: Host, duration: float, rng: random.Random) -> None:
         names = [h.name for h in self._others(host)] + [f"c{k}" for k in range(1, self._parameters.clients + 1)]

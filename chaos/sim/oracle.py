@@ -77,6 +77,8 @@ class Oracle:
         self._ever: set[int] = set()
         """Those that ever were."""
         self._global = 0
+        self.voids: set[tuple[int, int]] = set()
+        """Partition and last index of what any node was handed as void."""
         self.electorate = Electorate(begins, self._granted, fail)
         self.witness = Witness(hosts, self.electorate, fail)
         self.lag = LagWatch(fail)
@@ -92,6 +94,7 @@ class Oracle:
         """
         self.committed.update((at, row) for at, row in before.committed.items() if at <= raft_index)
         self._global = global_index
+        self.voids |= before.voids
         for partition, ends in before._ends.items():
             self._ends[partition] = [row for row in ends if row[0] <= global_index]
         last = {partition: ends[-1][1] if ends else 0 for partition, ends in self._ends.items()}
@@ -181,9 +184,11 @@ class Oracle:
             send(peer, body)
 
         def controlled(raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
-            if fields.get("do") == VOID and raft_index not in self._partitions:
-                damaged = self.witness.damaged | self.rotten
-                check_void(self._hosts, Void.parse(fields, raft_index=raft_index), damaged, self._fail)
+            if fields.get("do") == VOID:
+                void = Void.parse(fields, raft_index=raft_index)
+                self.voids.add((void.partition_id, void.last_index))
+                if raft_index not in self._partitions:
+                    check_void(self._hosts, void, self.witness.rotten | self.rotten, self._fail)
             control(raft_index, term, fields)
             self._on_control(host, backend, raft_index)
             self.electorate.handed_up(host, raft_index, term, self.witness.committed_in(raft_index), fields)
@@ -324,12 +329,12 @@ class Oracle:
             if log is not None and log.mode is not created.kind.mode:
                 self._fail("OpenedAsOrdered", f"{host.name}: partition {partition} is {log.mode}, not {created.kind}")
         self.electorate.checkpoint(host, backend)
-        self.lag.checkpoint(host, backend, damaged=host.name in self.rotten | self.witness.damaged)
+        self.lag.checkpoint(host, backend, damaged=host.name in self.rotten | self.witness.rotten)
         for partition, machine in backend.machines.items():
             try:
                 digest, position = machine.digest()
             except CorruptData:
-                if host.name in self.rotten | self.witness.damaged:
+                if host.name in self.rotten | self.witness.rotten:
                     continue  # it must not be served, and is not
                 raise
             at = partition, position.applied_index

@@ -16,7 +16,7 @@ from logboom.client.cursors import Cursor
 from logboom.errors import IndexCompacted, LogboomError, Voided
 
 if TYPE_CHECKING:
-    from chaos.sim.clients import Seen
+    from chaos.sim.seen import Seen
 
 READ_S: Final = 3.0
 ERROR_PAUSE_S: Final = 0.2
@@ -60,6 +60,8 @@ class LogReaders:
         self._rng = rng
         self._reached = reached
         self._cursors: dict[str, Cursor] = {}
+        self._asked: list[int] = []
+        """Of these partitions the last tail, scan or fetch is."""
 
     @property
     def _partitions(self) -> list[int]:
@@ -71,11 +73,14 @@ class LogReaders:
         try:
             async with asyncio.timeout(READ_S):
                 await self._rng.choice(works)()
-        except (IndexCompacted, TimeoutError):
+        except TimeoutError:
             pass
+        except IndexCompacted as error:
+            self._seen.refused("who reads the log", error, *self._asked)
         except LogboomError as error:
             if error.code in ("corrupt_data", "protocol") and "lost" not in str(error):
                 self._suspect(error)
+            self._seen.refused("who reads the log", error)
             await asyncio.sleep(ERROR_PAUSE_S)
 
     def _wrong(self, invariant: str, story: str) -> None:
@@ -107,10 +112,12 @@ class LogReaders:
 
     async def _tail(self) -> None:
         partition, index, start = self._rng.choice(self._partitions), 0, self._start()
+        self._asked = [partition]
 
         def stepped_over(gap: Voided) -> None:
             nonlocal index
-            index = gap.next if index else 0
+            following = self._seen.stepped_over("who reads the log", gap, index)
+            index = following if index else 0
 
         level, at = self._rng.choice(["durable", "applied"]), self._somewhere()
         leaves = self._seen.places.newest % LEAVES == 0  # while what comes next has been read, and waits for it
@@ -131,6 +138,7 @@ class LogReaders:
 
     async def _scan(self) -> None:
         partitions = sorted(self._rng.sample(self._partitions, self._rng.randint(1, len(self._partitions))))
+        self._asked = partitions
         start = self._start()
         last, nexts = start - 1, dict[int, int]()
         async for batch in self._client.scan_log(partitions, start_global=start):
@@ -145,6 +153,7 @@ class LogReaders:
 
     async def _fetch(self) -> None:
         partition = self._rng.choice(self._partitions)
+        self._asked = [partition]
         rows = [row async for row in self._client.tail_metadata(partition, start_global=self._start())]
         if rows:
             row = self._rng.choice(rows)

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from chaos.sim.backing_up import SHELF, BackingUp
 from chaos.sim.blocking import PlugPulled, dies_at, offline_world
-from chaos.sim.clients import Seen
 from chaos.sim.disk import SimDisk
 from chaos.sim.host import Host
 from chaos.sim.lasting import Lasting
@@ -24,6 +23,7 @@ from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
 from chaos.sim.programs import Programs
 from chaos.sim.recovering import CRASHES, CRASHES_MAX, POWER, Recovered, Recovering
+from chaos.sim.seen import Seen
 from chaos.sim.state_file import StateFiles
 from logboom.errors import LogboomError, WrongNode
 from logboom.types import NodeId

@@ -36,7 +36,7 @@ class RetentionWatch:
         self._times: dict[bytes, int] = {}
         """By digest: when a batch was made, by the clock of who led."""
         self.looked = 0
-        self.damaged: Collection[str] = ()
+        self.rotten: Collection[str] = ()
         """Hosts whose files were damaged behind their back: how old a record is that cannot be read nobody knows."""
 
     def inherit(self, before: RetentionWatch) -> None:
@@ -90,7 +90,7 @@ class RetentionWatch:
             self._fail("RecordsKept", f"{story}; up to {young} is {settings.retain_log_ms} ms old")
         old = min(older(since - LATE_MS), through)
         oldest = _oldest(store, open_before)
-        if oldest and oldest <= old and host.name not in self.damaged and not _is_read(store, oldest):
+        if oldest and oldest <= old and host.name not in self.rotten and not _is_read(store, oldest):
             self._fail("OutdatedRemoved", f"{story}; its first segment ends at {oldest}, up to {old} nothing stays")
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from chaos.checkers import exactly_once, linearizable
-from chaos.history import History, Operation, of_kind
+from chaos.history import History
+from chaos.sim.afterwards import Afterwards
 from chaos.sim.asking import Asking
 from chaos.sim.blackout import Blackout
-from chaos.sim.clients import Seen, SimClient
+from chaos.sim.clients import SimClient
 from chaos.sim.drawn_settings import member_of
 from chaos.sim.ending import Ending, Stops
 from chaos.sim.followers import Followers
@@ -25,17 +25,16 @@ from chaos.sim.loop import EPOCH_S, Process, SimLoop, StandsStill
 from chaos.sim.members import Operator
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import SimNetwork
-from chaos.sim.oracle import Oracle, read_all
+from chaos.sim.oracle import Oracle
 from chaos.sim.orderly import Orderly
 from chaos.sim.parameters import Parameters
 from chaos.sim.restoring import Restoring
+from chaos.sim.seen import Seen
 from chaos.sim.tasks import Tasks
 from chaos.sim.timeline import Timeline
-from chaos.transfers import accounts_of, is_account, unbalanced
 from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
-from partitions.log.reading import CommittedBatch
 from ports.invariant import InvariantViolated
 from raftlog.entries.configuration import Configuration
 from server.directory.rejoin import RejoinDue
@@ -149,8 +148,10 @@ class Simulation(SecondHistory):
             replace_client=self._replace_client,
         )
         self.oracle.witness.damaged = self.nemesis.damaged
-        self.oracle.retention.damaged = self.nemesis.damaged
+        self.oracle.witness.rotten = self.oracle.retention.rotten = self.nemesis.rotten
         self.oracle.witness.forgetful = self.nemesis.forgetful
+        self.seen.parameters, self.seen.voids = parameters, self.oracle.voids
+        self.seen.rotten = lambda: bool(self.nemesis.rotten or self.oracle.rotten)
         self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(
             self.hosts,
@@ -167,6 +168,7 @@ class Simulation(SecondHistory):
             seen=self.seen,
             damaged=self.nemesis.damaged,
             forgetful=self.nemesis.forgetful,
+            rotten=self.nemesis.rotten,
             note=timeline.note,
             fail=self.fail,
         )
@@ -231,7 +233,7 @@ class Simulation(SecondHistory):
             self.outcome.installs += isinstance(error, InstallDue)
             self.loop.run_as(None, host.start, delay=RESTART_S)
             return
-        if isinstance(error, CorruptData) and host.name in self.nemesis.damaged:
+        if isinstance(error, CorruptData) and host.name in self.nemesis.rotten:
             host.may_run = False
             return
         if isinstance(error, InvariantViolated):
@@ -240,7 +242,7 @@ class Simulation(SecondHistory):
             self.fail("StopsInOrder", str(error))
         elif isinstance(error, Forbidden):
             self.fail("NoRealWorld", f"{host.name}: {error}")
-        elif host.name not in self.nemesis.faulty or not isinstance(error, OSError | LogboomError):
+        elif not self.nemesis.may_stop_itself(host) or not isinstance(error, OSError | LogboomError):
             self.fail("NoSelfStop", f"{host.name} stopped without a fault of its disk: {error!r}")
         self.loop.run_as(None, host.start, delay=RESTART_S)
 
@@ -375,68 +377,16 @@ class Simulation(SecondHistory):
     # -- afterwards
 
     def _check_history(self) -> None:
-        operations = self.seen.history.operations
         for invariant, story in self.seen.problems:
             self.fail(invariant, story)
-        adds = [op for op in of_kind(operations, "add") if op.partition not in self.seen.doomed]
-        for host in self.hosts:
-            try:
-                self._check_host(host, adds)
-            except CorruptData as error:
-                # Bit rot that nobody has read yet: it must not be served, and is not.
-                if host.name not in self.nemesis.damaged:
-                    self.fail("NoServeCorrupt", f"{host.name}: {error}")
-        lasting = [op for op in of_kind(operations, "get", "put", "cas") if op.partition not in self.seen.doomed]
-        self._report("LinearizableRead", None, linearizable.registers(lasting))
-
-    def _check_host(self, host: Host, adds: Sequence[Operation]) -> None:
-        operations = self.seen.history.operations
-        if host.node is not None and host.may_run:
-            state: dict[str, int] = {}
-            kinds = host.node.pipeline.partitioning
-            for partition, machine in host.node.machines.items():
-                kind = kinds.kind(partition).state_machine
-                if kind == "kv" and partition not in self.seen.doomed:
-                    rows = [
-                        row for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1 << 20) for row in chunk
-                    ]
-                    numbers = [(key, value) for key, value in rows if isinstance(value, tuple)]
-                    state |= {key.decode(): int(value[0]) for key, value in numbers if not is_account(key)}
-                    self._report("TransfersWhole", host, unbalanced(accounts_of(numbers)))
-                store = host.node.logs[partition]
-                first = store.first_available_index
-                batches, voids = read_all(store)
-                self._report("PrefixAgreement", host, self.oracle.differing(partition, batches, voids))
-                if kind == "log" and partition not in self.seen.doomed:
-                    records = [
-                        (index, payload.decode())
-                        for b in batches
-                        if b.records is not None
-                        for index, payload in enumerate(b.records.payloads(), b.header.first_index)
-                    ]
-                    mine = [op for op in of_kind(operations, "append") if op.partition == partition]
-                    self._report("RecordsKept", host, self._kept(partition, first, batches))
-                    inside: Any = machine
-                    took_effect = inside._records  # noqa: SLF001 - an observer
-                    self._report("NoPhantom", host, exactly_once.appends(mine, records, took_effect, first=first))
-                    self._report("OffsetsDenseUnique", host, exactly_once.receipts(mine, records, first=first))
-            self._report("I8", host, exactly_once.counters(adds, state))
-            self._report("Atomic", host, self._together(state))
-
-    def _kept(self, partition: int, first: int, batches: Sequence[CommittedBatch]) -> list[str]:
-        """Records of ``log`` partitions are nowhere else: none is removed but as the settings say."""
-        retain, held = self.parameters.settings.snapshot, sum(batch.header.nbytes for batch in batches)
-        if first == 1 or self.seen.again or retain.retain_log_ms or held >= retain.retain_log_bytes > 0:
-            return []
-        return [f"partition {partition} begins at {first} with {held} bytes; {retain.retain_log_bytes or 'all'} stay"]
-
-    def _together(self, state: dict[str, int]) -> list[str]:
-        return [
-            f"half of a request: {[(op.key, state.get(op.key, 0)) for op in ops]}"
-            for ops in self.seen.together
-            if not any(op.partition in self.seen.doomed for op in ops)
-            if len({state.get(op.key, 0) for op in ops}) > 1
-        ]
+        Afterwards(
+            self.parameters,
+            self.hosts,
+            seen=self.seen,
+            oracle=self.oracle,
+            rotten=self.nemesis.rotten,
+            report=self._report,
+        ).check()
 
     def _report(self, invariant: str, host: Host | None, problems: Sequence[str]) -> None:
         if problems:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.history import Operation
-from chaos.sim.clients import Seen
 from chaos.sim.host import Host
 from chaos.sim.loop import Process, SimLoop
 from chaos.sim.network import SimNetwork
 from chaos.sim.parameters import Parameters
+from chaos.sim.seen import Seen
 from logboom import Add, Client, Status
 from logboom.commands import to_record
 from logboom.errors import LogboomError, ProducerFenced

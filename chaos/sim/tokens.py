@@ -13,7 +13,7 @@ from logboom.errors import LogboomError
 from logboom.types import Token
 
 if TYPE_CHECKING:
-    from chaos.sim.clients import Seen
+    from chaos.sim.seen import Seen
 
 READ_S: Final = 2.0
 ERROR_PAUSE_S: Final = 0.2
@@ -45,7 +45,8 @@ class Handing:
         """Somebody else, or this client at any node, is to read what it has written."""
         try:
             await self._hand_on()
-        except LogboomError:
+        except LogboomError as error:
+            self._seen.refused("who was given a token", error)
             await asyncio.sleep(ERROR_PAUSE_S)  # whoever is down, or behind for too long, has nothing to say
 
     async def _hand_on(self) -> None:

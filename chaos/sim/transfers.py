@@ -9,7 +9,7 @@ from chaos.transfers import Call, Invoke, Moving
 from logboom import Client
 
 if TYPE_CHECKING:
-    from chaos.sim.clients import Seen
+    from chaos.sim.seen import Seen
 
 
 class Transfers(Moving):
@@ -28,6 +28,7 @@ class Transfers(Moving):
             name=name,
             nodes=lambda: list(seen.addresses),
             problem=self._found,
+            refused=lambda error: seen.refused("who moves something", error),
         )
         self._seen = seen
 

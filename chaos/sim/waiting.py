@@ -62,6 +62,7 @@ class Waiting:
         doomed: Callable[[int], bool],
         reached: Callable[[Waited], None],
         problem: Callable[[str, str], None],
+        refused: Callable[[LogboomError], None],
     ) -> None:
         self._client = client
         self._told = told
@@ -71,6 +72,7 @@ class Waiting:
         self._doomed = doomed
         self._reached = reached
         self._problem = problem
+        self._refused = refused
 
     async def step(self) -> None:
         """One wait, or one read."""
@@ -82,7 +84,8 @@ class Waiting:
                 await self._watch()
             else:
                 await self._bounded()
-        except LogboomError:
+        except LogboomError as error:
+            self._refused(error)
             await asyncio.sleep(0.1)
 
     async def _barrier(self) -> None:

@@ -48,7 +48,9 @@ class Witness:
         self._electorate = electorate
         self._fail = fail
         self.damaged: set[str] = set()
-        """Hosts whose partition logs were changed behind their back."""
+        """Hosts whose partition logs were changed behind their back, or are others: their promises may be broken,"""
+        self.rotten: set[str] = set()
+        """and those whose present ones are damaged, and may be yet."""
         self.forgetful: set[str] = set()
         """Hosts whose journal was."""
         self._lost: dict[str, list[Any]] = {}
@@ -128,7 +130,7 @@ class Witness:
         if floor > journal.base_index and backend.raft.engine.term_at(floor) != before.entry(floor)[2]:
             story = f"{host.name} had acknowledged entry {floor}; its journal ends at {journal.last_index}"
             self._fail("AcknowledgedKept", story)
-        for command, index, _ in journal.after(journal.base_index) if host.name not in self.damaged else ():
+        for command, index, _ in journal.after(journal.base_index) if host.name not in self.rotten else ():
             if index > floor:
                 break
             for route in unpack_routes(command):
@@ -335,7 +337,7 @@ class Witness:
 
     def checkpoint(self) -> None:
         """What is applied is on disks; and one node is asked what it would know after a power loss."""
-        running = [host for host in self._hosts if host.node is not None and host.name not in self.damaged]
+        running = [host for host in self._hosts if host.node is not None and host.name not in self.rotten]
         for host in running:
             for worker in host.node.pipeline.workers.values() if host.node is not None else ():
                 check_saved(host, worker, self._fail)
@@ -345,7 +347,7 @@ class Witness:
             self._check_power_loss(running[self._turn // 2 % len(running)])  # each in turn, however many there are
 
     def _check_power_loss(self, host: Host) -> None:
-        if host.node is not None and host.name not in self.damaged and host.node.pipeline.raft.engine.may_lead:
+        if host.node is not None and host.name not in self.rotten and host.node.pipeline.raft.engine.may_lead:
             try:
                 lost = forgotten(host, host.node.pipeline)
             except CorruptData as error:
@@ -358,7 +360,7 @@ class Witness:
         """On the disk there; written behind, on the disks of a majority."""
         log, index = worker.log, worker.applied_index
         route = self._routes.get((log.partition_id, index))
-        if route is None or host.name in self.damaged:
+        if route is None or host.name in self.rotten:
             return
         if log.first_available_index > index or log.is_hole(index, route.digest):
             return  # compacted, or never here: the state came from a snapshot
@@ -370,10 +372,11 @@ class Witness:
         if not self._has_batch(host, head):
             self._fail("AppliedDurable", f"{host.name} has applied {where}, which is not on its disk")
         if log.mode is DurabilityMode.WRITE_BEHIND:
+            counted = self.damaged | self.forgetful  # then: who can tell
             on = {
                 each.name
                 for each in self._hosts
-                if each.name in self.forgetful or self._has_batch(each, head) or self._has_compacted(each, route)
+                if each.name in counted or self._has_batch(each, head) or self._has_compacted(each, route)
             }
             # Whoever voted when it was applied: that may be long ago.
             if not any(2 * len(on & {*voters}) > len(voters) for voters in self._electorate.voters_ever):
@@ -387,7 +390,7 @@ class Witness:
         return reached or parent.lifecycle.is_gone(route.partition_id)
 
     def _has_batch(self, host: Host, head: _Head) -> bool:
-        if host.name in self.damaged:
+        if host.name in self.rotten:
             return True  # who can tell
         directory = host.path("partitions", str(head.partition))
         return host.disk.keeps(directory, ".log", head.digests) or self._in_journal(host, head.digests)

@@ -106,6 +106,8 @@ class Partitioning:
             if why is not None:
                 return Unavailable(f"partition {partition_id} is not open here yet: {why}", retry_after=OPEN_AGAIN_S)
             return Unavailable(f"partition {partition_id} is being opened; try again", retry_after=0.02)
+        if not self._pipeline.recovery.complete:  # it may have been created in what has not come yet
+            return Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
         count = len(self._pipeline.workers)
         return NoSuchPartition(
             f"partition {partition_id} does not exist; there are {count}",

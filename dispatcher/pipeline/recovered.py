@@ -44,6 +44,11 @@ class Recovered:
         """All may be shown."""
         return not self._left
 
+    @property
+    def complete(self) -> bool:
+        """What was committed at the start has been handed up: every partition that there was then is known."""
+        return self._target is not None or not self._left
+
     def of(self, partitions: Iterable[PartitionId]) -> bool:
         """All of these may be shown."""
         return self._left.isdisjoint(partitions)

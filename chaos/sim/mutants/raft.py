@@ -348,4 +348,11 @@ MUTANTS: Final = (
         ),
         needs="put_back",
     ),
+    Mutant(
+        "earlier-disk-ends",
+        "A member whose disk was put back ends for good, as if what is on it were damaged (decisions/0034).",
+        ("NoSelfStop",),
+        (Edit("server.directory.directories:open_directories", "fatal(RejoinDue(why))", "fatal(CorruptData(why))"),),
+        needs="put_back",
+    ),
 )

@@ -86,4 +86,43 @@ MUTANTS: Final = (
         ),
         needs="waits",
     ),
+    Mutant(
+        "good-writes-refused",
+        "Of the requests of each client some are said to be wrong, and are not.",
+        ("RefusedRightly",),
+        (
+            Edit(
+                "dispatcher.requests.requests:parse_submit",
+                "if len(partitions) != len(parts):",
+                "if len(partitions) != len(parts) or parts[0].first_sequence % 4 == 3:",
+            ),
+        ),
+    ),
+    Mutant(
+        "whole-states-called-damaged",
+        "Of the reads some are answered as if the state were damaged, which it is nowhere.",
+        ("RefusedRightly",),
+        (
+            Edit(
+                "dispatcher.reading.reads:get",
+                "if size > REPLY_BYTES_MAX:",
+                "if position.applied_index % 4 == 3:\n"
+                "        raise CorruptData('a value does not match its checksum')\n"
+                "    if size > REPLY_BYTES_MAX:",
+            ),
+        ),
+    ),
+    Mutant(
+        "good-batch-called-void",
+        "Of the batches that are read some are said to be void, and are stepped over.",
+        ("VoidTold",),
+        (
+            Edit(
+                "partitions.log.chunks:ChunkReader.at",
+                "if segment == NOWHERE_SEGMENT:",
+                "if segment == NOWHERE_SEGMENT or position % 3 == 2:",
+            ),
+        ),
+        needs="reads_log",
+    ),
 )

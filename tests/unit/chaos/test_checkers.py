@@ -10,7 +10,7 @@ import pytest
 from chaos.checkers import availability, exactly_once, linearizable, watermarks
 from chaos.checkers.watermarks import Sample
 from chaos.history import Operation
-from chaos.sim.simulation import Simulation
+from chaos.sim.afterwards import Afterwards
 from logboom.settings import SnapshotSettings
 
 
@@ -23,20 +23,28 @@ def _op(
 class TestCounters:
     def test_right(self) -> None:
         ops = [_op("add", "a", 1, 0, 1), _op("add", "b", 1, 0, None, "info"), _op("add", "c", 1, 0, 1, "fail")]
-        assert exactly_once.counters(ops, {"a": 1, "b": 1}) == []
-        assert exactly_once.counters(ops, {"a": 1}) == []
+        assert exactly_once.counters(ops, {(0, "a"): 1, (0, "b"): 1}) == []
+        assert exactly_once.counters(ops, {(0, "a"): 1}) == []
 
     def test_lost(self) -> None:
         assert "lost" in exactly_once.counters([_op("add", "a", 1, 0, 1)], {})[0]
 
     def test_twice(self) -> None:
-        assert "twice" in exactly_once.counters([_op("add", "a", 1, 0, None, "info")], {"a": 2})[0]
+        assert "twice" in exactly_once.counters([_op("add", "a", 1, 0, None, "info")], {(0, "a"): 2})[0]
 
     def test_refused_but_applied(self) -> None:
-        assert "refused" in exactly_once.counters([_op("add", "a", 1, 0, 1, "fail")], {"a": 1})[0]
+        assert "refused" in exactly_once.counters([_op("add", "a", 1, 0, 1, "fail")], {(0, "a"): 1})[0]
 
     def test_phantom(self) -> None:
-        assert "phantom" in exactly_once.counters([], {"a": 1})[0]
+        assert "phantom" in exactly_once.counters([], {(0, "a"): 1})[0]
+
+    def test_in_another_partition_or_in_two(self) -> None:
+        ops = [_op("add", "a", 1, 0, 1)]
+        lost, phantom = exactly_once.counters(ops, {(1, "a"): 1})
+        assert "lost" in lost
+        assert "phantom" in phantom
+        (phantom,) = exactly_once.counters(ops, {(0, "a"): 1, (1, "a"): 1})
+        assert "in partition 1" in phantom
 
 
 class TestAppends:
@@ -178,6 +186,6 @@ def test_records_are_removed_as_the_settings_say(
     first: int, lengths: list[int], settings: dict[str, int], *, right: bool
 ) -> None:
     parameters = SimpleNamespace(settings=SimpleNamespace(snapshot=SnapshotSettings(**settings)))
-    run: Any = SimpleNamespace(parameters=parameters, seen=SimpleNamespace(again=False))
+    checks: Any = SimpleNamespace(_parameters=parameters, _seen=SimpleNamespace(again=False))
     batches: Any = [SimpleNamespace(header=SimpleNamespace(nbytes=length + 200)) for length in lengths]
-    assert (Simulation._kept(run, 3, first, batches) == []) is right
+    assert (Afterwards._kept(checks, 3, first, batches) == []) is right

@@ -73,9 +73,10 @@ class TestReads:
         assert freshness.reads([*HISTORY, shown[0], look("stale", 2, 62, 63, process=2)]) == []
 
     def test_the_end(self) -> None:
-        assert freshness.tallies(HISTORY, {"t": 2}) == freshness.tallies(HISTORY, {"t": 3}) == []
-        assert freshness.tallies(HISTORY, {"t": 1}) != []
-        assert freshness.tallies(HISTORY, {"t": 4}) != []
+        assert freshness.tallies(HISTORY, {(0, "t"): 2}) == freshness.tallies(HISTORY, {(0, "t"): 3}) == []
+        assert freshness.tallies(HISTORY, {(0, "t"): 1}) != []
+        assert freshness.tallies(HISTORY, {(0, "t"): 4}) != []
+        assert freshness.tallies(HISTORY, {(1, "t"): 2}) != []
 
 
 def request(outcome: str = "ok", **more: Any) -> list[Operation]:
@@ -84,8 +85,9 @@ def request(outcome: str = "ok", **more: Any) -> list[Operation]:
 
 class TestTogether:
     def test_whole(self) -> None:
-        assert together.whole([request()], {"a": 1, "b": 1}) == together.whole([request("info")], {}) == []
-        assert "half" in together.whole([request("info")], {"a": 1})[0]
+        assert together.whole([request()], {(1, "a"): 1, (2, "b"): 1}) == together.whole([request("info")], {}) == []
+        assert "half" in together.whole([request("info")], {(1, "a"): 1})[0]
+        assert "half" in together.whole([request()], {(1, "a"): 1, (1, "b"): 1})[0]
 
     def test_views(self) -> None:
         both = frozenset({(1, "a"), (2, "b")})

@@ -11,11 +11,11 @@ import pytest
 
 from chaos.history import History
 from chaos.sim.blocking import PlugPulled, dies_at, offline_world
-from chaos.sim.clients import Seen
 from chaos.sim.disk import SimDisk
 from chaos.sim.drawing import draw
 from chaos.sim.histories import give_up
 from chaos.sim.loop import ProcessDied, SimLoop
+from chaos.sim.seen import Seen
 from chaos.sim.stories import told
 
 

@@ -22,7 +22,7 @@ async def found(
     times: tuple[int, ...] = (50, 30, 10),
     lease: int | None = None,
     written: int = 3,
-    damaged: tuple[str, ...] = (),
+    rotten: tuple[str, ...] = (),
     **how: Any,
 ) -> list[str]:
     """What is wrong with a node that keeps records for 20 s, and whose log begins here after it was compacted to 30.
@@ -56,7 +56,7 @@ async def found(
         settings=SimpleNamespace(snapshot=SimpleNamespace(**{"retain_log_ms": 20_000, "retain_log_bytes": 0} | how)),
     )
     watch = RetentionWatch(lambda _: ENDS, digests, lambda invariant, _: wrong.append(invariant))
-    watch.damaged = damaged
+    watch.rotten = rotten
     watch.started(SimpleNamespace(name="n1"), backend)  # type: ignore[arg-type]
     for (_, last), ago in zip(ENDS, times, strict=True):
         backend.clock.wall_ms = lambda ago=ago: NOW_MS - 1000 * ago
@@ -79,8 +79,8 @@ async def test_what_may_be() -> None:
     assert await found(1, retain_log_ms=0) == []
     assert await found(1, times=(50, 30, 40)) == []  # clocks at odds
     assert await found(11, written=1) == []  # full since what goes was chosen
-    assert await found(11, damaged=("n1", "n2")) == []  # how old what is damaged is nobody knows
-    assert await found(11, damaged=("n2",)) == ["OutdatedRemoved"]
+    assert await found(11, rotten=("n1", "n2")) == []  # how old what is rotten is nobody knows
+    assert await found(11, rotten=("n2",)) == ["OutdatedRemoved"]
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,16 @@ DIRECTORY = Path("/n1/partitions/0/state")
 
 
 def host() -> Any:
-    return SimpleNamespace(name="n1", disk=SimDisk(random.Random(1)), state_files=StateFiles(random.Random(1)))
+    return SimpleNamespace(
+        name="n1", starts=3, disk=SimDisk(random.Random(1)), state_files=StateFiles(random.Random(1))
+    )
 
 
 @pytest.mark.parametrize(("fault", "number"), [("_disk_full", errno.ENOSPC), ("_eio", errno.EIO)])
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_state_cannot_be_saved_while_it_lasts(fault: str, number: int, seed: int) -> None:
-    nemesis: Any = SimpleNamespace(faulty=set(), _power_may_fail=lambda _: True)
+    nemesis: Any = SimpleNamespace(faulty={}, _loop=SimpleNamespace(now=7.0), _power_may_fail=lambda _: True)
+    nemesis._reports = lambda host: DiskFaults._reports(nemesis, host)
     nemesis._hooked = lambda *args: DiskFaults._hooked(nemesis, *args)
     machine = host()
     file = machine.state_files.open(DIRECTORY, ApplySettings())
@@ -43,8 +46,29 @@ async def test_a_state_cannot_be_saved_while_it_lasts(fault: str, number: int, s
     with pytest.raises(OSError, match=r"[Ee]rror|space") as caught:
         save()
     assert caught.value.errno == number
-    assert nemesis.faulty == {"n1"}
+    assert nemesis.faulty == {"n1": (3, 7.0)}
     lasts.cancel()
+
+
+async def test_a_disk_fails_once_or_for_as_long_as_that_lasts() -> None:
+    async def failures(seed: int) -> int:
+        nemesis: Any = SimpleNamespace(_reports=lambda _: None, _power_may_fail=lambda _: True)
+        nemesis._hooked = lambda *args: DiskFaults._hooked(nemesis, *args)
+        machine, failed = host(), 0
+        file = machine.state_files.open(DIRECTORY, ApplySettings())
+        lasts = asyncio.create_task(DiskFaults._eio(nemesis, machine, 60.0, random.Random(seed)))
+        await asyncio.sleep(0)
+        for _ in range(30):
+            try:
+                file.write({b"k": b"v"}, {}, NOWHERE)
+            except OSError:
+                failed += 1
+        lasts.cancel()
+        return failed
+
+    found = [await failures(seed) for seed in range(20)]
+    assert set(found) > {1}
+    assert min(each for each in found if each != 1) > 5
 
 
 async def test_and_can_when_it_is_over() -> None:
@@ -79,6 +103,7 @@ def test_no_disk_is_put_back_to_what_it_was_before_its_node_began_anew(
 
         def __init__(self) -> None:
             self.damaged, self.forgetful, self.disk_lost = set(), set(), lambda _: None
+            self.rotten = set()
             self._all, self._note = [victim, *others], lambda _: None
             self._network = SimpleNamespace(cut=lambda *_: done.append("cut"), heal=lambda *_: done.append("heal"))  # type: ignore[assignment]
 

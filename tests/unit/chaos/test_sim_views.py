@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from chaos.history import Operation
-from chaos.sim.clients import Seen
 from chaos.sim.readers import LogReaders, Places
+from chaos.sim.seen import Seen
 from chaos.sim.waiting import Waited
 from logboom.client.reads import ViewEntry
 

@@ -10,7 +10,7 @@ import pytest
 
 from chaos import verdict
 from chaos.effects import Effect, saved_effects
-from chaos.history import History, place
+from chaos.history import History
 from chaos.transfers import ACCOUNTS, BEGINS_WITH
 from chaos.verdict import Observed
 from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS, Workload
@@ -69,11 +69,11 @@ def test_what_took_effect_in_another_partition_or_in_two_is_found() -> None:
     for key in "ab":
         seen.history.end(seen.history.invoke(1, "add", key, 1, 2), "ok")
     seen.requests.append(seen.history.operations)
-    right = {place(2, "a"): 1, place(2, "b"): 1}
+    right = {(2, "a"): 1, (2, "b"): 1}
     for state, exactly_once, whole in (
         (right, 0, 0),
-        ({**right, place(3, "a"): 1}, 1, 0),
-        ({place(2, "a"): 1, place(3, "b"): 1}, 2, 1),
+        ({**right, (3, "a"): 1}, 1, 0),
+        ({(2, "a"): 1, (3, "b"): 1}, 2, 1),
     ):
         seen.states["n1"] = state
         assert len(found(seen, "exactly once on n1")) == exactly_once
@@ -83,9 +83,9 @@ def test_what_took_effect_in_another_partition_or_in_two_is_found() -> None:
 def test_a_tally_is_looked_for_where_it_is() -> None:
     seen = observed()
     seen.history.end(seen.history.invoke(1, "tally", "t1", 1, 2), "ok")
-    seen.states["n1"] = {place(2, "t1"): 1}
+    seen.states["n1"] = {(2, "t1"): 1}
     assert found(seen, "exactly once on n1") == []
-    seen.states["n1"] = {place(3, "t1"): 1}
+    seen.states["n1"] = {(3, "t1"): 1}
     assert len(found(seen, "exactly once on n1")) == 2
 
 

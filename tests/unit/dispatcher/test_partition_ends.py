@@ -14,7 +14,15 @@ from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline import partitioning
 from dispatcher.pipeline.partitioning import destroyed
 from dispatcher.pipeline.recovered import Recovered
-from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLeader, PartitionDestroyed, PartitionFrozen
+from logboom.errors import (
+    InvalidRequest,
+    LogboomError,
+    NoSuchPartition,
+    NotLeader,
+    PartitionDestroyed,
+    PartitionFrozen,
+    Unavailable,
+)
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex
 from raftlog.engine import Engine
 from raftlog.entries.lifecycle import Change, Lifecycle
@@ -274,6 +282,7 @@ class TestAsking:
     def test_one_that_is_only_proposed_cannot_be_destroyed_yet(self) -> None:
         """Whoever asked was told that it is gone as soon as it was there."""
         stage = Stage()
+        stage.recovery.remove(A)
         stage.create(1)
         with pytest.raises(NoSuchPartition):
             stage.partitioning.destroy(PartitionId(2), stage.told.append)
@@ -316,8 +325,17 @@ class TestAsking:
         with pytest.raises(NotLeader):
             stage.partitioning.destroy(A, stage.told.append)
 
+    def test_what_has_not_come_yet_may_be_of_one_that_is_not_here(self) -> None:
+        """A node that has just started, with an empty disk perhaps, does not say that there is none."""
+        stage = Stage()
+        assert isinstance(stage.partitioning.missing(7), Unavailable)
+        assert stage.partitioning.missing(7).retryable
+        stage.recovery.remove(A)
+        assert type(stage.partitioning.missing(7)) is NoSuchPartition
+
     def test_one_that_never_was_is_told_from_one_that_is_gone(self) -> None:
         stage = Stage()
+        stage.recovery.remove(A)
         stage.workers.pop(A)  # its files are not this test's concern
         stage.parent.change(Change(A, 2))
         assert isinstance(stage.partitioning.missing(0), PartitionDestroyed)

@@ -54,6 +54,16 @@ def test_a_partition_that_the_log_creates_again_is_shown_when_it_has_come_as_far
     assert replay.recovered.over
 
 
+def test_all_partitions_are_known_when_what_was_committed_is_handed_up_though_not_all_is_applied() -> None:
+    replay = Replay()
+    assert not replay.recovered.complete
+    replay.look(handed_up=19, global_index=9)
+    assert not replay.recovered.complete
+    replay.look(handed_up=20, global_index=9)
+    assert replay.recovered.complete
+    assert not replay.recovered.over
+
+
 def test_a_partition_that_is_created_later_is_shown_at_once() -> None:
     replay = Replay()
     replay.applied(P0, 9)

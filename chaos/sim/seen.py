@@ -1,0 +1,111 @@
+"""What clients saw, for those who look at it; and whether they were refused for a reason that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.checkers.watermarks import Sample
+from chaos.history import History, Operation
+from chaos.sim.parameters import Parameters
+from chaos.sim.readers import Places
+from chaos.sim.waiting import Told
+from logboom.errors import LogboomError, Voided
+from logboom.types import KIB
+
+COMMANDS_MAX: Final = 25
+REQUEST_BYTES_MAX: Final = 16 * KIB
+"""No request of a simulated client is larger."""
+
+
+@dataclass
+class Seen:
+    """What clients saw, for the checkers."""
+
+    history: History
+    addresses: dict[str, str]
+    """Client addresses of those who are, or were a moment ago, members, and their ids."""
+    heard: dict[tuple[str, int], Sample] = field(default_factory=dict)
+    """By node and partition: the highest watermarks that anybody heard of."""
+    sampled: int = 0
+    together: list[list[Operation]] = field(default_factory=list)
+    """Operations of one request each: all of them or none."""
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    """(invariant, story), found on the spot."""
+    created: dict[int, str] = field(default_factory=dict)
+    """Partitions that were created, as far as anybody was told, and their state machines."""
+    gone: set[int] = field(default_factory=set)
+    """Those that somebody was told are destroyed."""
+    places: Places = field(default_factory=Places)
+    """What was read of the logs."""
+    kept: int = 0
+    """How often the last partition was to be destroyed, and was not."""
+    told: Told = field(default_factory=Told)
+    """Writes that were acknowledged last."""
+    again: bool = False
+    """In another history than the cluster's first: registers have other names, which nobody has written."""
+    doomed: set[int] = field(default_factory=set)
+    """Those that somebody has asked to be destroyed: what is in there may be gone."""
+    parameters: Parameters | None = None
+    """Of the run; None: nothing is known of it."""
+    rotten: Callable[[], bool] = lambda: False
+    """Whether the files of any host may be damaged."""
+
+    voids: Collection[tuple[int, int]] = ()
+    """Partition and last index of all that was declared void."""
+
+    def stepped_over(self, who: str, gap: Voided, due: int) -> int:
+        """Somebody was told of a gap in a log. What comes next; ``due``: what came next before, 0: he cannot tell."""
+        partition, first, last = (int(gap.fields[name]) for name in ("partition_id", "first_index", "last_index"))
+        story = (
+            f"{who}, {partition} from {due or 'anywhere'} on, steps over {first} to {last} and goes on at {gap.next}"
+        )
+        if (partition, last) not in self.voids:
+            self.problems.append(("VoidTold", f"{story}: nobody has declared that void"))
+        elif gap.next != last + 1 or not first <= (due or first) <= last:
+            self.problems.append(("VoidTold", story))
+        return int(gap.next)
+
+    def refused(self, what: str, error: LogboomError, *asked: int) -> None:
+        """Somebody was told so. ``asked``: partitions of which records were read."""
+        if not self._may_be(error, asked):
+            self.problems.append(("RefusedRightly", f"{what} was told {error.code}: {error}"))
+
+    @property
+    def _begun(self) -> list[int]:
+        return [] if self.parameters is None else self.parameters.kv_partitions + self.parameters.log_partitions
+
+    def _may_be(self, error: LogboomError, asked: Collection[int]) -> bool:
+        partition, drawn = error.fields.get("partition_id"), self.parameters
+        match error.code:
+            case "invalid_request":
+                return error.outcome != "not_applied"  # it was sent again, to those who had done it
+            case "protocol" | "incompatible_version" | "wrong_node":
+                return False
+            case "partition_destroyed":
+                return partition in self.doomed
+            case "no_such_partition":  # yet, on a node that is behind: cursors are in one that was created, too
+                return partition in self.doomed or partition not in (None, *self._begun)
+            case "lineage_mismatch":  # nodes of before come back
+                return self.again
+            case "record_too_large":
+                return drawn is None or _takes_little(drawn)
+            case "corrupt_data":
+                return self.rotten() or (drawn is not None and drawn.blackout is not None and bool(self.doomed))
+            case "index_compacted":
+                return drawn is None or _removes(drawn) or not set(drawn.log_partitions).issuperset(asked)
+        return True
+
+
+def _takes_little(drawn: Parameters) -> bool:
+    """Requests of some commands may be more than there is room for."""
+    admission = drawn.settings.admission
+    few, short = (admission.node_ops, admission.partition_ops), (admission.node_bytes, admission.partition_bytes)
+    return min(few) < COMMANDS_MAX or min(short) < REQUEST_BYTES_MAX
+
+
+def _removes(drawn: Parameters) -> bool:
+    """What is in ``log`` partitions does not stay for ever."""
+    snapshot = drawn.settings.snapshot
+    return bool(snapshot.retain_log_ms or snapshot.retain_log_bytes)

@@ -1,0 +1,227 @@
+"""Whoever is refused something is told a reason that there is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from chaos.history import History
+from chaos.sim import clients, readers, waiting
+from chaos.sim.clients import SimClient
+from chaos.sim.drawing import draw
+from chaos.sim.followers import Followers
+from chaos.sim.parameters import Parameters
+from chaos.sim.readers import LogReaders
+from chaos.sim.seen import Seen
+from chaos.sim.waiting import Told, Waiting
+from logboom import errors
+from logboom.errors import LogboomError
+
+WRONG = [("RefusedRightly",)]
+
+
+def calm() -> Parameters:
+    """There is room for everything, and nothing of the logs goes."""
+    drawn = next(drawn for drawn in map(draw, count(1)) if drawn.kv_partitions and drawn.log_partitions)
+    admission = msgspec.structs.replace(drawn.settings.admission, node_ops=1_000, partition_ops=1_000)
+    snapshot = msgspec.structs.replace(drawn.settings.snapshot, retain_log_ms=0, retain_log_bytes=0)
+    settings = msgspec.structs.replace(drawn.settings, admission=admission, snapshot=snapshot)
+    return replace(drawn, settings=settings, blackout=None)
+
+
+def seen(**more: Any) -> Seen:
+    """Of a run in which partition 9 was asked to be destroyed, and 8 was created."""
+    ticks = count()
+    made = Seen(History(lambda: next(ticks)), {"n1:1": "n1"}, parameters=calm(), **more)
+    made.doomed, made.created = {9}, {8: "kv", 9: "kv"}
+    return made
+
+
+def told(by: Seen) -> list[tuple[str]]:
+    return [(invariant,) for invariant, _ in by.problems]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.InvalidRequest("no"),
+        errors.ProtocolError("no"),
+        errors.IncompatibleVersion("no"),
+        errors.WrongNode("no"),
+        errors.RecordTooLarge("no"),
+        errors.CorruptData("no"),
+        errors.LineageMismatch("no"),
+        errors.NoSuchPartition("no", partition_id=0),
+        errors.NoSuchPartition("no"),
+        errors.PartitionDestroyed("no", partition_id=8),
+        errors.IndexCompacted("no", first=3),
+    ],
+    ids=lambda error: error.code,
+)
+def test_what_nobody_may_be_told(error: LogboomError) -> None:
+    by = seen()
+    by.refused("a write", error)
+    assert told(by) == WRONG
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.InvalidRequest("it was done before", outcome="unknown"),
+        errors.NoSuchPartition("not here yet", partition_id=800),
+        errors.PartitionDestroyed("gone", partition_id=9),
+        errors.Overloaded("full"),
+        errors.NotLeader("ask another"),
+    ],
+    ids=lambda error: error.code,
+)
+def test_what_anybody_may_be_told(error: LogboomError) -> None:
+    by = seen()
+    by.refused("a write", error)
+    assert told(by) == []
+
+
+def test_what_there_are_reasons_for_in_some_runs() -> None:
+    def wrong(error: LogboomError, *asked: int, change: Any = lambda drawn: drawn, **more: Any) -> bool:
+        by = seen(**more)
+        by.parameters = change(by.parameters)
+        by.refused("somebody", error, *asked)
+        return bool(by.problems)
+
+    def small(drawn: Parameters) -> Parameters:
+        admission = msgspec.structs.replace(drawn.settings.admission, partition_ops=4)
+        return replace(drawn, settings=msgspec.structs.replace(drawn.settings, admission=admission))
+
+    def removing(drawn: Parameters) -> Parameters:
+        snapshot = msgspec.structs.replace(drawn.settings.snapshot, retain_log_bytes=8)
+        return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=snapshot))
+
+    keyed, logs = calm().kv_partitions, calm().log_partitions
+    removed, damaged, mixed = errors.IndexCompacted("no"), errors.CorruptData("no"), errors.LineageMismatch("no")
+    assert not wrong(errors.RecordTooLarge("no"), change=small)
+    assert not wrong(damaged, rotten=lambda: True)
+    assert not wrong(damaged, change=lambda drawn: replace(drawn, blackout=3.0))
+    assert not wrong(mixed, again=True)
+    assert wrong(removed, *logs)
+    assert not wrong(removed, *logs, change=removing)
+    assert not wrong(removed, *logs, *keyed)
+
+
+class Liar:
+    """A client whose every call is refused."""
+
+    def __getattr__(self, _name: str) -> Any:
+        async def refuse(*_: object, **__: object) -> None:
+            raise errors.InvalidRequest("no")
+
+        return refuse
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (clients, readers, waiting):
+        monkeypatch.setattr(module, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": _no_pause}))
+
+
+async def _no_pause(_seconds: float) -> None: ...
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_clients_tell() -> None:
+    """Whatever they do."""
+    by = seen()
+    client = SimClient(1, parameters=calm(), seen=by, rng=random.Random(1), barrier_reached=lambda _: None)
+    client.client = client.readers._client = Liar()  # type: ignore[assignment]
+    partition = calm().kv_partitions[0]
+    calls: list[Any] = [
+        client._adds,
+        lambda: client._get(client._invoke("get", "r1", None, partition)),
+        lambda: client._put(client._invoke("put", "r1", "v", partition), None),
+        client._watch,
+        client._change_partitions,
+    ]
+    for call in calls:
+        by.problems.clear()
+        while not by.problems:  # some of them have nothing to ask yet
+            await call()
+        assert told(by) == WRONG
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_readers_and_those_who_wait_tell() -> None:
+    by, found = seen(), list[str]()
+    reading = LogReaders(Liar(), calm(), by, random.Random(2))  # type: ignore[arg-type]
+    reading._cursor = reading._client.cursor  # type: ignore[method-assign, assignment]
+    reading._tail = reading._scan = reading._fetch = reading._view = reading._cursor  # type: ignore[method-assign, assignment]
+    await reading.look()
+    assert told(by) == WRONG
+    waits = Waiting(
+        Liar(),  # type: ignore[arg-type]
+        told=Told(),
+        addresses={"n1:1": "n1"},
+        rng=random.Random(1),
+        partitions=lambda: [0],
+        doomed=lambda _: False,
+        reached=lambda _: None,
+        problem=lambda *_: None,
+        refused=lambda error: found.append(error.code),
+    )
+    waits._barrier = waits._watch = waits._bounded = waits._client.barrier  # type: ignore[method-assign, assignment]
+    await waits.step()
+    assert found == ["invalid_request"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "goes_on", "due", "right"),
+    [
+        (3, 5, 6, 3, True),
+        (3, 5, 6, 4, True),  # he began in it
+        (3, 5, 6, 0, True),
+        (3, 4, 5, 3, False),
+        (3, 5, 7, 3, False),
+        (3, 5, 6, 2, False),
+        (3, 5, 6, 6, False),
+    ],
+    ids=["all", "the end of it", "anywhere", "never void", "too far", "too early", "once more"],
+)
+def test_only_what_was_declared_void_is_stepped_over(
+    first: int, last: int, goes_on: int, due: int, *, right: bool
+) -> None:
+    by = seen(voids={(0, 5), (1, 4)})
+    gap = errors.Voided("void", partition_id=0, first_index=first, last_index=last, next=goes_on)
+    assert by.stepped_over("a tail", gap, due) == goes_on
+    assert told(by) == ([] if right else [("VoidTold",)])
+
+
+async def test_whoever_follows_or_reads_a_log_tells_of_what_is_stepped_over() -> None:
+    by, failed = seen(), list[str]()
+
+    class Tailing:
+        async def tail(self, partition: int, *, on_void: Any, **_: Any) -> Any:
+            on_void(errors.Voided("void", partition_id=partition, first_index=1, last_index=2, next=3))
+            for batch in ():
+                yield batch
+
+    following = Followers(
+        calm(),
+        [],
+        loop=None,  # type: ignore[arg-type]
+        network=None,  # type: ignore[arg-type]
+        rng=random.Random(1),
+        seen=by,
+        ends=lambda _: [],
+        fail=lambda invariant, _: failed.append(invariant),
+    )
+    following._client = Tailing()  # type: ignore[assignment]
+    await following._tail(0)()
+    assert told(by) == [("VoidTold",)]
+    reading = LogReaders(Tailing(), calm(), by, random.Random(1))  # type: ignore[arg-type]
+    await reading._tail()
+    assert told(by) == [("VoidTold",)] * 2
