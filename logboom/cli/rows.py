@@ -184,11 +184,12 @@ def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Generator[tuple[int, R
     if form == "parquet":
         yield from enumerate(_parquet(file), 1)
         return
-    reader = {"lines": _raw_line if raw else _line, "jsonl": _json_line}.get(form)
-    if reader is not None:
-        yield from _by_line(file, reader)
-        return
-    yield from _csv(file)
+    if form == "csv":
+        yield from _csv(file)
+    elif raw:
+        yield from _payloads(file)
+    else:
+        yield from _by_line(file, _json_line if form == "jsonl" else _line)
 
 
 def _csv(file: BinaryIO) -> Iterator[tuple[int, Row]]:
@@ -218,9 +219,9 @@ def _twice(names: Sequence[str]) -> str | None:
 def _by_line(file: BinaryIO, reader: Callable[[bytes], Row]) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(file, 1):
         stripped = line.rstrip(b"\r\n")
-        if number == 1 and reader is not _raw_line:
+        if number == 1:
             stripped = stripped.removeprefix(BOM_UTF8)
-        if not stripped or (reader is not _raw_line and stripped.isspace()):
+        if not stripped or stripped.isspace():
             continue
         try:
             yield number, reader(stripped)
@@ -234,8 +235,10 @@ def _line(line: bytes) -> Row:
     return words_row(shlex.split(line.decode("utf-8", "surrogateescape")))
 
 
-def _raw_line(line: bytes) -> Row:
-    return {"op": "record", "value": line}
+def _payloads(file: BinaryIO) -> Iterator[tuple[int, Row]]:
+    """Whatever is on a line, but for its end."""
+    for number, line in enumerate(file, 1):
+        yield number, {"op": "record", "value": line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")}
 
 
 def _json_line(line: bytes) -> Row:

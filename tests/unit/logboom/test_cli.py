@@ -80,6 +80,12 @@ def test_examples_of_help_are_not_broken_over_lines() -> None:
         (["submit", "put", "a", "b"], "--partition or --by-key"),
         (["submit", "-p", "0", "--by-key", "put", "a", "b"], "not both"),
         (["submit", "-p", "0", "-f", "/nowhere/x", "--wait", "durable"], "No such file"),
+        (["submit", "-p", "0", "--raw", "put", "a", "b"], "do not go with a command"),
+        (["submit", "-p", "0", "--format", "csv", "put", "a", "b"], "do not go with a command"),
+        *(
+            (["submit", "-p", "0", "--raw", "--format", form, "-f", "/nowhere/x"], f"does not go with --format {form}")
+            for form in ("jsonl", "csv", "parquet")
+        ),
         (["get"], "KEYS"),
         (["barrier", "-g", "x"], "'x' is not a valid integer"),
         (["barrier"], "give one of"),

@@ -98,6 +98,25 @@ def test_raw_lines_are_payloads(node: FakeNode, capsys, tmp_path: Path) -> None:
     assert node.log[1] == [b"one", b"\xff\xfe"]
 
 
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
+def test_what_is_raw_is_no_command_whatever_the_file_is_called(
+    node: FakeNode, capsys, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b'{"op": "delete", "key": "a"}\n')
+    assert run(capsys, "submit", "-p", "1", "-f", str(path), "--raw", "--format", "lines")[0] == 0
+    assert run(capsys, "submit", "-p", "1", "-f", str(path), "--raw")[0] == 0
+    assert node.log[1] == [b'{"op": "delete", "key": "a"}'] * 2
+
+
+@pytest.mark.parametrize("tail", [b"x", b"x\r", b"x\n"])
+def test_of_a_raw_line_only_its_end_is_cut_off(node: FakeNode, capsys, tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"\ra\r\r\n\n\r\n \n" + tail)
+    assert run(capsys, "submit", "-p", "1", "-f", str(path), "--raw")[0] == 0
+    assert node.log[1] == [b"\ra\r", b"", b"", b" ", tail.removesuffix(b"\n")]
+
+
 def test_large_files_go_in_several_requests(node: FakeNode, capsys, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps({"key": f"k{k}", "value": "v" * 500}) + "\n" for k in range(3000)))
