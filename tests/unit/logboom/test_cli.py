@@ -287,6 +287,11 @@ def test_barrier_takes_receipts_and_modes(node: FakeNode, capsys) -> None:
     )  # fmt: skip
 
 
+def test_of_a_partitions_receipts_barrier_takes_the_highest(node: FakeNode, capsys) -> None:
+    assert run(capsys, "barrier", "--receipt", "3:13", "--receipt", "0:7", "--receipt", "3:12")[0] == 0
+    assert node.of(Kind.BARRIER)[0].header["targets"] == [[0, 7], [3, 13]]
+
+
 @pytest.mark.parametrize("output", ["table", "jsonl"])
 def test_barrier_shows_where_the_partitions_are(node: FakeNode, capsys, output: str) -> None:
     def progress(session: Session, frame: Frame) -> None:
