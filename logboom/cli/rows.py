@@ -13,6 +13,8 @@ numbers    of add: a list, or text with spaces between
 end        of delete_range: where to stop, exclusive; absent: behind the last key
 partition  where to, instead of ``-p``
 ========== =======================================================================
+
+A field with a value that the op does not take is refused: a put with ``expected`` would be one without a condition.
 """
 
 from __future__ import annotations
@@ -39,7 +41,17 @@ from logboom.types import MIB, Record
 
 Row = dict[str, Any]
 
-FIELDS: Final = frozenset(("op", "key", "value", "expected", "numbers", "partition", "end"))
+TAKES: Final = {
+    "put": frozenset(("key", "value")),
+    "delete": frozenset(("key",)),
+    "cas": frozenset(("key", "expected", "value")),
+    "add": frozenset(("key", "numbers", "value")),
+    "record": frozenset(("key", "value")),
+    "delete_prefix": frozenset(("key",)),
+    "delete_range": frozenset(("key", "end")),
+}
+"""Beside ``op`` and ``partition``."""
+FIELDS: Final = frozenset(("op", "partition")).union(*TAKES.values())
 TXN_FIELDS: Final = frozenset(("op", "compares", "then", "otherwise", "partition"))
 FIELD_CHARACTERS_MAX: Final = 128 * MIB
 """Of a CSV field: as much as ``log.batch_bytes_max`` may be set to, in hexadecimal. Nodes say what they take."""
@@ -78,6 +90,8 @@ def command_of(row: Row, encoding: str) -> Command | Record:
     unknown = set(row) - known
     if unknown:
         raise click.UsageError(f"unknown field {min(unknown)!r}; known are {', '.join(sorted(known))}")
+    if op != "txn":
+        _check_fields(row, op)
     if op == "record":
         key = row.get("key")
         return Record(_bytes(row, "value", encoding), None if key is None else _bytes(row, "key", encoding))
@@ -100,9 +114,20 @@ def command_of(row: Row, encoding: str) -> Command | Record:
         return DeletePrefix(key_bytes)
     if op == "delete_range":
         return DeleteRange(key_bytes, None if row.get("end") is None else _bytes(row, "end", encoding))
-    if op == "add":
-        return Add(key_bytes, *_numbers(row))
-    raise click.UsageError(f"unknown op {op!r}; a command is {USAGE}")
+    return Add(key_bytes, *_numbers(row))
+
+
+def _check_fields(row: Row, op: str) -> None:
+    """That the op is one, and takes whatever has a value."""
+    takes = TAKES.get(op)
+    if takes is None:
+        raise click.UsageError(f"unknown op {op!r}; a command is {USAGE}")
+    for name, value in row.items():
+        if value is not None and name not in takes and name not in ("op", "partition"):
+            others = ", ".join(each for each, theirs in TAKES.items() if name in theirs)
+            raise click.UsageError(f"{op} takes no {name!r}, which is for {others}")
+    if op == "add" and row.get("numbers") is not None and row.get("value") is not None:
+        raise click.UsageError("add takes 'numbers' or 'value', not both")
 
 
 def partition_of_row(row: Row) -> int | None:
@@ -135,7 +160,7 @@ def _bytes(row: Row, name: str, encoding: str) -> bytes:
 
 
 def _numbers(row: Row) -> list[float]:
-    numbers = row.get("numbers", row.get("value"))
+    numbers = row.get("value") if row.get("numbers") is None else row["numbers"]
     if numbers is None:
         raise click.UsageError(f"an add without 'numbers': {row}")
     items = numbers.split() if isinstance(numbers, str) else numbers if isinstance(numbers, list) else [numbers]

@@ -52,7 +52,7 @@ A command, as arguments or one per line, is one of:
   record PAYLOAD [KEY]      (for partitions that are logs)
 
 JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, end, partition; JSON lines
-op txn with compares, then and otherwise, too.
+op txn with compares, then and otherwise, too. A field that the op does not take is refused, unless it is empty.
 A `log` partition keeps what it is given as a record: commands have no effect there.
 With --raw lines are no commands but payloads, whatever the file is called: all bytes up to the end of the line, \\n or
 \\r\\n. An empty line is a record with an empty payload.

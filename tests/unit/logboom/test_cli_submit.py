@@ -135,10 +135,47 @@ def test_large_files_go_in_several_requests(node: FakeNode, capsys, tmp_path: Pa
         ({"op": "add", "key": "k", "value": "1 2.5"}, Add(b"k", 1.0, 2.5)),
         ({"op": "record", "value": b"raw"}, Record(b"raw")),
         ({"key": "k", "value": {"a": 1}}, Put(b"k", b'{"a": 1}')),
+        ({"op": "add", "key": "k", "value": 3, "numbers": None}, Add(b"k", 3)),
+        ({"op": "delete", "key": "k", "value": None, "expected": None, "end": None, "partition": 3}, Delete(b"k")),
     ],
 )
 def test_rows_become_commands(row, command) -> None:
     assert to_record(command_of(row, "text")) == to_record(command)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"key": "k", "value": "new", "expected": "old"}, "put takes no 'expected', which is for cas"),
+        ({"op": "put", "key": "k", "value": "new", "expected": ""}, "put takes no 'expected', which is for cas"),
+        ({"op": "delete", "key": "k", "expected": "old"}, "delete takes no 'expected', which is for cas"),
+        ({"op": "put", "key": "k", "value": "v", "numbers": [1]}, "put takes no 'numbers', which is for add"),
+        ({"op": "put", "key": "k", "value": "v", "end": "l"}, "put takes no 'end', which is for delete_range"),
+        ({"op": "delete", "key": "k", "value": "v"}, "delete takes no 'value', which is for put, cas, add, record"),
+        ({"op": "delete_prefix", "key": "k", "end": "l"}, "delete_prefix takes no 'end', which is for delete_range"),
+        ({"op": "delete_range", "key": "k", "value": "l"}, "delete_range takes no 'value'"),
+        ({"op": "cas", "key": "k", "value": "v", "numbers": [1]}, "cas takes no 'numbers', which is for add"),
+        ({"op": "record", "value": "v", "expected": "w"}, "record takes no 'expected', which is for cas"),
+        ({"key": "k", "numbers": [1], "expected": "old"}, "add takes no 'expected', which is for cas"),
+        ({"key": "k", "numbers": [1], "value": "new"}, "not both"),
+        ({"op": "txn", "then": [{"key": "k", "value": "new", "expected": "old"}]}, "put takes no 'expected'"),
+        ({"op": "txn", "otherwise": [{"op": "delete", "key": "k", "expected": "old"}]}, "delete takes no 'expected'"),
+        ({"op": "txn", "compares": [{"key": "k", "numbers": [1], "value": "v"}]}, "not both"),
+    ],
+)
+def test_a_field_that_the_op_does_not_take_is_refused(row: dict[str, Any], says: str) -> None:
+    """A condition that nobody looks at would be a write without one."""
+    with pytest.raises(UsageError, match=says):
+        command_of(row, "text")
+
+
+def test_a_column_that_has_a_value_where_the_op_takes_none_is_named(node: FakeNode, capsys, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("op,key,expected,value\ncas,a,1,2\nput,b,,2\nput,c,1,2\n")
+    status, out, err = run(capsys, "submit", "-p", "0", "-f", str(path))
+    assert (status, out) == (2, "")
+    assert err.startswith("logboom: line 4: put takes no 'expected', which is for cas")
+    assert not node.of(Kind.SUBMIT)
 
 
 def test_words_and_parquet_say_the_same(tmp_path: Path) -> None:
