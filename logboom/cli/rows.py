@@ -25,6 +25,7 @@ import json
 import re
 import shlex
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -268,7 +269,7 @@ def _payloads(file: BinaryIO) -> Iterator[tuple[int, Row]]:
 
 def _json_line(line: bytes) -> Row:
     try:
-        row = json.loads(line)
+        row = _JSON.decode(line.removeprefix(BOM_UTF8).decode())
     except ValueError as error:
         raise click.UsageError(f"not JSON, one object on each line: {error}") from None
     if not isinstance(row, dict):
@@ -279,6 +280,17 @@ def _json_line(line: bytes) -> Row:
         except UnicodeEncodeError:
             raise click.UsageError("half of a surrogate pair is no text") from None
     return row
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise click.UsageError(f"it names {twice!r} twice in one object")
+    return made
+
+
+_JSON: Final = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _parquet(file: BinaryIO) -> Iterator[Row]:

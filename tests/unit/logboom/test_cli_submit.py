@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from codecs import BOM_UTF8
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,10 @@ def test_lines_of_blanks_are_skipped_but_not_raw(node: FakeNode, capsys, tmp_pat
         '{"key": "a", "value": "\\udcff"}',
         '{"key": "a", "value": {"b": ["\\ud800"]}}',
         '{"key": "a", "value": ' + "[" * 100_000,
+        '{"op": "cas", "key": "a", "expected": "1", "expected": "2", "value": "v"}',
+        '{"key": "a", "value": {"b": 1, "b": 2}}',
+        '{"op": "txn", "compares": [{"key": "a", "key": "b"}], "then": [{"key": "c", "value": "v"}]}',
+        '{"key": "a", "value": {"": 1, "": 2}}',
     ],
 )
 def test_json_that_is_no_command_is_a_usage_error(node: FakeNode, capsys, tmp_path: Path, line: str) -> None:
@@ -373,6 +378,21 @@ def test_json_that_is_no_command_is_a_usage_error(node: FakeNode, capsys, tmp_pa
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("logboom: line 1: ")
     assert not node.of(Kind.SUBMIT)
+
+
+def test_what_json_names_twice_is_told(node: FakeNode, capsys, tmp_path: Path) -> None:
+    """The last one counted, without a word."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"key": "a", "value": "1"}\n{"key": "a", "value": "1", "value": "2"}\n')
+    assert "line 2: it names 'value' twice in one object" in run(capsys, "submit", "-p", "0", "-f", str(path))[2]
+
+
+def test_every_line_of_json_may_begin_with_a_mark(node: FakeNode, capsys, tmp_path: Path) -> None:
+    """As files that were put behind each other leave it."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes((BOM_UTF8 + b'{"key": "a", "value": "1"}\n') * 2)
+    assert run(capsys, "submit", "-p", "0", "-f", str(path))[0] == 0
+    assert node.log[0] == [Put(b"a", b"1").record().payload] * 2
 
 
 def test_values_that_are_neither_text_nor_bytes_are_refused() -> None:
