@@ -218,7 +218,8 @@ class Waits:
         where = self._cluster.leader if scope == Scope.LEADER else self._reader.at(node)
         named = "targets" in header or partitions is not None
         lasting = named and scope == Scope.NODE and level in LASTING
-        return Asked(header, highest, where, (scope == Scope.LEADER, node), deadline, _key(header), lasting)
+        proven = _proven(vector.values(), mode) if "targets" in header else highest
+        return Asked(header, proven, where, (scope == Scope.LEADER, node), deadline, _key(header), lasting)
 
     def _header(self, asked: Asked) -> dict[str, Any]:
         return {**asked.header, "timeout_ms": self._left_ms(asked.deadline)}
@@ -315,6 +316,13 @@ def _vector(target: Any) -> dict[int, int]:
     if not found:
         raise InvalidRequest("no receipts given")
     return found
+
+
+def _proven(targets: Iterable[int], mode: str | int) -> int:
+    """The highest of those that so many partitions cannot all be below, whichever were reached."""
+    ascending = sorted(targets)
+    needed = len(ascending) if mode == "all" else 1 if mode == "any" else min(int(mode), len(ascending))
+    return ascending[needed - 1] if ascending else 0
 
 
 def _choice(name: str, value: object, kind: Any) -> None:
