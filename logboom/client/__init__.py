@@ -235,7 +235,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
 
     async def submit_many(
         self,
-        commands: Mapping[int, Sequence[Submittable]],
+        commands: Mapping[int, Submittable | Sequence[Submittable]],
         *,
         wait: str | None = None,
         timeout: float | None = None,
@@ -243,14 +243,16 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         traceparent: str | None = None,
     ) -> Receipts:
         """One request over several partitions: ordered as a whole or not at all."""
-        blocks = {p: RecordBlock.from_records(map(checked, rows)) for p, rows in commands.items()}
+        if not isinstance(commands, Mapping):
+            raise InvalidRequest(f"commands of several partitions are {{partition: commands}}, not {commands!r:.80}")
+        blocks = {p: RecordBlock.from_records(map(checked, _rows(given))) for p, given in commands.items()}
         return await self.submit_blocks(
             blocks, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
         )
 
     async def submit_by_key(
         self,
-        commands: Iterable[Submittable],
+        commands: Submittable | Iterable[Submittable],
         *,
         wait: str | None = None,
         timeout: float | None = None,
@@ -265,7 +267,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         deadline = self._deadline(timeout)
         count = await self.key_partitions(timeout=timeout)
         by_partition: dict[int, list[Record]] = {}
-        for command in commands:
+        for command in _rows(commands):
             record = checked(command)
             if not record.key:
                 raise InvalidRequest("submit_by_key needs a key in every record")
@@ -320,8 +322,12 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         traceparent: str | None = None,
     ) -> Receipts:
         """Columnar form of ``submit_many``: no per-record work."""
+        if not isinstance(blocks, Mapping):
+            raise InvalidRequest(f"blocks are {{partition: RecordBlock}}, not {blocks!r:.80}")
         if not blocks:
             raise InvalidRequest("no records given")
+        for block in blocks.values():
+            _check_block(block)
         level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipts = await self._submitter.blocks(
             dict(blocks),
@@ -363,6 +369,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
                 one, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
             )
             return receipts.parts[0]
+        _check_block(block)
         check_sequence(sequence)
         level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipt = await self._submitter.numbered(
@@ -394,3 +401,13 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         if seconds(patience, "admission_wait") > PATIENCE_S_MAX:
             raise InvalidRequest(f"admission_wait must be 0 to {PATIENCE_S_MAX} seconds, not {patience!r}")
         return level, patience
+
+
+def _rows(given: Any) -> Iterable[Any]:
+    """A lone command is one of them."""
+    return [given] if isinstance(given, SUBMITTABLE) or not isinstance(given, Iterable) else given
+
+
+def _check_block(given: Any) -> None:
+    if not isinstance(given, RecordBlock):
+        raise InvalidRequest(f"a block is a RecordBlock, not {given!r:.80}")
