@@ -23,7 +23,7 @@ from logboom.client.sender import Sender
 from logboom.client.state_reading import StateReading
 from logboom.client.submits import Submitter
 from logboom.client.waits import Waits
-from logboom.commands import COMMANDS, DELETE_KEYS_MAX, Command, DeleteRange, end_of, to_record
+from logboom.commands import COMMANDS, DELETE_KEYS_MAX, Command, DeletePrefix, DeleteRange, end_of, to_record
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
 from logboom.routing import partition_of_record
@@ -286,6 +286,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         have rules of access it takes `read` as well as `write`: it looks how many there are. An error has the outcome
         ``unknown`` where some are removed: call it again.
         """
+        checked(DeletePrefix(prefix))  # or it is refused after all keys were looked at
         deadline = self._deadline(timeout)
         bounds, count = list[bytes](), 0
         async with aclosing(self.scan(partition_id, prefix=prefix, timeout=timeout)) as entries:
