@@ -133,6 +133,21 @@ class SyncClient(Unportable):
             running.close()
 
     @property
+    def producer_id(self) -> bytes:
+        """See Client. A forked child has another one."""
+        return self._start().client.producer_id
+
+    @property
+    def timeout(self) -> float:
+        """See Client."""
+        return self._start().client.timeout
+
+    @property
+    def admission_wait(self) -> float:
+        """See Client."""
+        return self._start().client.admission_wait
+
+    @property
     def last_seen(self) -> GlobalLogIndex:
         """See Client."""
         return self._start().client.last_seen

@@ -201,7 +201,7 @@ class BarrierResult:
     """A barrier that was reached: which node said so, and where every partition stood there then."""
 
     global_index: GlobalLogIndex
-    """The highest target."""
+    """The highest target; of several of which not all had to be reached, what must have been reached in any case."""
     node_id: NodeId
     watermarks: tuple[Watermark, ...]
     frontiers: dict[PartitionId, GlobalLogIndex] = field(default_factory=dict)

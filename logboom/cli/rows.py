@@ -13,6 +13,8 @@ numbers    of add: a list, or text with spaces between
 end        of delete_range: where to stop, exclusive; absent: behind the last key
 partition  where to, instead of ``-p``
 ========== =======================================================================
+
+A field with a value that the op does not take is refused: a put with ``expected`` would be one without a condition.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import json
 import re
 import shlex
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -39,7 +42,17 @@ from logboom.types import MIB, Record
 
 Row = dict[str, Any]
 
-FIELDS: Final = frozenset(("op", "key", "value", "expected", "numbers", "partition", "end"))
+TAKES: Final = {
+    "put": frozenset(("key", "value")),
+    "delete": frozenset(("key",)),
+    "cas": frozenset(("key", "expected", "value")),
+    "add": frozenset(("key", "numbers", "value")),
+    "record": frozenset(("key", "value")),
+    "delete_prefix": frozenset(("key",)),
+    "delete_range": frozenset(("key", "end")),
+}
+"""Beside ``op`` and ``partition``."""
+FIELDS: Final = frozenset(("op", "partition")).union(*TAKES.values())
 TXN_FIELDS: Final = frozenset(("op", "compares", "then", "otherwise", "partition"))
 FIELD_CHARACTERS_MAX: Final = 128 * MIB
 """Of a CSV field: as much as ``log.batch_bytes_max`` may be set to, in hexadecimal. Nodes say what they take."""
@@ -78,6 +91,8 @@ def command_of(row: Row, encoding: str) -> Command | Record:
     unknown = set(row) - known
     if unknown:
         raise click.UsageError(f"unknown field {min(unknown)!r}; known are {', '.join(sorted(known))}")
+    if op != "txn":
+        _check_fields(row, op)
     if op == "record":
         key = row.get("key")
         return Record(_bytes(row, "value", encoding), None if key is None else _bytes(row, "key", encoding))
@@ -100,9 +115,20 @@ def command_of(row: Row, encoding: str) -> Command | Record:
         return DeletePrefix(key_bytes)
     if op == "delete_range":
         return DeleteRange(key_bytes, None if row.get("end") is None else _bytes(row, "end", encoding))
-    if op == "add":
-        return Add(key_bytes, *_numbers(row))
-    raise click.UsageError(f"unknown op {op!r}; a command is {USAGE}")
+    return Add(key_bytes, *_numbers(row))
+
+
+def _check_fields(row: Row, op: str) -> None:
+    """That the op is one, and takes whatever has a value."""
+    takes = TAKES.get(op)
+    if takes is None:
+        raise click.UsageError(f"unknown op {op!r}; a command is {USAGE}")
+    for name, value in row.items():
+        if value is not None and name not in takes and name not in ("op", "partition"):
+            others = ", ".join(each for each, theirs in TAKES.items() if name in theirs)
+            raise click.UsageError(f"{op} takes no {name!r}, which is for {others}")
+    if op == "add" and row.get("numbers") is not None and row.get("value") is not None:
+        raise click.UsageError("add takes 'numbers' or 'value', not both")
 
 
 def partition_of_row(row: Row) -> int | None:
@@ -135,7 +161,7 @@ def _bytes(row: Row, name: str, encoding: str) -> bytes:
 
 
 def _numbers(row: Row) -> list[float]:
-    numbers = row.get("numbers", row.get("value"))
+    numbers = row.get("value") if row.get("numbers") is None else row["numbers"]
     if numbers is None:
         raise click.UsageError(f"an add without 'numbers': {row}")
     items = numbers.split() if isinstance(numbers, str) else numbers if isinstance(numbers, list) else [numbers]
@@ -184,11 +210,12 @@ def read_rows(file: BinaryIO, form: str, *, raw: bool) -> Generator[tuple[int, R
     if form == "parquet":
         yield from enumerate(_parquet(file), 1)
         return
-    reader = {"lines": _raw_line if raw else _line, "jsonl": _json_line}.get(form)
-    if reader is not None:
-        yield from _by_line(file, reader)
-        return
-    yield from _csv(file)
+    if form == "csv":
+        yield from _csv(file)
+    elif raw:
+        yield from _payloads(file)
+    else:
+        yield from _by_line(file, _json_line if form == "jsonl" else _line)
 
 
 def _csv(file: BinaryIO) -> Iterator[tuple[int, Row]]:
@@ -218,9 +245,9 @@ def _twice(names: Sequence[str]) -> str | None:
 def _by_line(file: BinaryIO, reader: Callable[[bytes], Row]) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(file, 1):
         stripped = line.rstrip(b"\r\n")
-        if number == 1 and reader is not _raw_line:
+        if number == 1:
             stripped = stripped.removeprefix(BOM_UTF8)
-        if not stripped or (reader is not _raw_line and stripped.isspace()):
+        if not stripped or stripped.isspace():
             continue
         try:
             yield number, reader(stripped)
@@ -234,13 +261,15 @@ def _line(line: bytes) -> Row:
     return words_row(shlex.split(line.decode("utf-8", "surrogateescape")))
 
 
-def _raw_line(line: bytes) -> Row:
-    return {"op": "record", "value": line}
+def _payloads(file: BinaryIO) -> Iterator[tuple[int, Row]]:
+    """Whatever is on a line, but for its end."""
+    for number, line in enumerate(file, 1):
+        yield number, {"op": "record", "value": line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")}
 
 
 def _json_line(line: bytes) -> Row:
     try:
-        row = json.loads(line)
+        row = _JSON.decode(line.removeprefix(BOM_UTF8).decode())
     except ValueError as error:
         raise click.UsageError(f"not JSON, one object on each line: {error}") from None
     if not isinstance(row, dict):
@@ -251,6 +280,17 @@ def _json_line(line: bytes) -> Row:
         except UnicodeEncodeError:
             raise click.UsageError("half of a surrogate pair is no text") from None
     return row
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise click.UsageError(f"it names {twice!r} twice in one object")
+    return made
+
+
+_JSON: Final = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _parquet(file: BinaryIO) -> Iterator[Row]:

@@ -52,8 +52,10 @@ A command, as arguments or one per line, is one of:
   record PAYLOAD [KEY]      (for partitions that are logs)
 
 JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, end, partition; JSON lines
-op txn with compares, then and otherwise, too.
+op txn with compares, then and otherwise, too. A field that the op does not take is refused, unless it is empty.
 A `log` partition keeps what it is given as a record: commands have no effect there.
+With --raw lines are no commands but payloads, whatever the file is called: all bytes up to the end of the line, \\n or
+\\r\\n. An empty line is a record with an empty payload.
 Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
 """
 
@@ -100,6 +102,10 @@ def submit(
         raise click.UsageError("give --partition or --by-key, not both")
     if words and path:
         raise click.UsageError("give a command or --file, not both")
+    if words and (raw or form):
+        raise click.UsageError("--raw and --format say how a file or stdin is read: they do not go with a command")
+    if raw and form not in (None, "lines"):
+        raise click.UsageError(f"--raw takes lines as they are: it does not go with --format {form}")
     if not words and path is None and on_terminal(sys.stdin):
         raise click.UsageError(f"nothing to submit; a command is {USAGE}")
     with target.connect() as client:
@@ -131,7 +137,7 @@ def _one(totals: _Totals, words: tuple[str, ...]) -> None:
 
 
 def _from_file(totals: _Totals, path: str, form: str | None, *, raw: bool, output: str) -> None:
-    kind = format_of(path, form)
+    kind = "lines" if raw else format_of(path, form)
     try:
         with (
             _opened(path) as file,

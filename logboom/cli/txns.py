@@ -35,6 +35,8 @@ def txn_of(
         if unknown:
             raise click.UsageError(f"unknown field {min(unknown)!r} of a comparison")
         value: Any = None
+        if given.get("numbers") is not None and given.get("value") is not None:
+            raise click.UsageError("a comparison is with 'numbers' or 'value', not both")
         if given.get("numbers") is not None:
             value = tuple(numbers(given))
         elif given.get("value") is not None:

@@ -101,7 +101,10 @@ def barrier(
     **how: Any,
 ) -> None:
     """Wait until partitions have come as far as a global index. Exit status 1 when time runs out."""
-    given: list[Any] = [each for each in (global_index, dict(receipts) or None, at) if each is not None]
+    highest: dict[int, int] = {}
+    for partition, index in receipts:
+        highest[partition] = max(index, highest.get(partition, 0))
+    given: list[Any] = [each for each in (global_index, highest or None, at) if each is not None]
     if len(given) != 1:
         raise click.UsageError("give one of --global-index, --receipt (once or more) and --at")
     if receipts and partitions is not None:

@@ -23,7 +23,7 @@ from logboom.client.sender import Sender
 from logboom.client.state_reading import StateReading
 from logboom.client.submits import Submitter
 from logboom.client.waits import Waits
-from logboom.commands import COMMANDS, DELETE_KEYS_MAX, Command, DeleteRange, end_of, to_record
+from logboom.commands import COMMANDS, DELETE_KEYS_MAX, Command, DeletePrefix, DeleteRange, end_of, to_record
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
 from logboom.routing import partition_of_record
@@ -235,7 +235,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
 
     async def submit_many(
         self,
-        commands: Mapping[int, Sequence[Submittable]],
+        commands: Mapping[int, Submittable | Sequence[Submittable]],
         *,
         wait: str | None = None,
         timeout: float | None = None,
@@ -243,14 +243,16 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         traceparent: str | None = None,
     ) -> Receipts:
         """One request over several partitions: ordered as a whole or not at all."""
-        blocks = {p: RecordBlock.from_records(map(checked, rows)) for p, rows in commands.items()}
+        if not isinstance(commands, Mapping):
+            raise InvalidRequest(f"commands of several partitions are {{partition: commands}}, not {commands!r:.80}")
+        blocks = {p: RecordBlock.from_records(map(checked, _rows(given))) for p, given in commands.items()}
         return await self.submit_blocks(
             blocks, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
         )
 
     async def submit_by_key(
         self,
-        commands: Iterable[Submittable],
+        commands: Submittable | Iterable[Submittable],
         *,
         wait: str | None = None,
         timeout: float | None = None,
@@ -265,7 +267,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         deadline = self._deadline(timeout)
         count = await self.key_partitions(timeout=timeout)
         by_partition: dict[int, list[Record]] = {}
-        for command in commands:
+        for command in _rows(commands):
             record = checked(command)
             if not record.key:
                 raise InvalidRequest("submit_by_key needs a key in every record")
@@ -284,6 +286,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         have rules of access it takes `read` as well as `write`: it looks how many there are. An error has the outcome
         ``unknown`` where some are removed: call it again.
         """
+        checked(DeletePrefix(prefix))  # or it is refused after all keys were looked at
         deadline = self._deadline(timeout)
         bounds, count = list[bytes](), 0
         async with aclosing(self.scan(partition_id, prefix=prefix, timeout=timeout)) as entries:
@@ -320,8 +323,12 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         traceparent: str | None = None,
     ) -> Receipts:
         """Columnar form of ``submit_many``: no per-record work."""
+        if not isinstance(blocks, Mapping):
+            raise InvalidRequest(f"blocks are {{partition: RecordBlock}}, not {blocks!r:.80}")
         if not blocks:
             raise InvalidRequest("no records given")
+        for block in blocks.values():
+            _check_block(block)
         level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipts = await self._submitter.blocks(
             dict(blocks),
@@ -363,6 +370,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
                 one, wait=wait, timeout=timeout, admission_wait=admission_wait, traceparent=traceparent
             )
             return receipts.parts[0]
+        _check_block(block)
         check_sequence(sequence)
         level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipt = await self._submitter.numbered(
@@ -394,3 +402,13 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         if seconds(patience, "admission_wait") > PATIENCE_S_MAX:
             raise InvalidRequest(f"admission_wait must be 0 to {PATIENCE_S_MAX} seconds, not {patience!r}")
         return level, patience
+
+
+def _rows(given: Any) -> Iterable[Any]:
+    """A lone command is one of them."""
+    return [given] if isinstance(given, SUBMITTABLE) or not isinstance(given, Iterable) else given
+
+
+def _check_block(given: Any) -> None:
+    if not isinstance(given, RecordBlock):
+        raise InvalidRequest(f"a block is a RecordBlock, not {given!r:.80}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from logboom.client.attempts import seconds
 from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata
+from logboom.client.parts import partition_ids
 from logboom.client.reads import Reader
 from logboom.client.streams import TAIL_CREDIT, OnCompacted, OnVoid, Select, Start, close
 from logboom.errors import InvalidRequest
@@ -119,7 +120,13 @@ class LogReading:
 
         ``select`` names the parts of each that are wanted, as (offset, length); they come back to back.
         """
-        return await self._reader.fetch(descriptors, select, node=node, deadline=self._deadline(timeout))
+        given: Any = descriptors
+        if not isinstance(given, Iterable):
+            raise InvalidRequest(f"descriptors are a list, not {given!r}")
+        wanted = list(given)
+        if wrong := [each for each in wanted if not isinstance(each, Descriptor)]:
+            raise InvalidRequest(f"what is fetched is a Descriptor, as tail_metadata gives it, not {wrong[0]!r:.80}")
+        return await self._reader.fetch(wanted, select, node=node, deadline=self._deadline(timeout))
 
     async def scan_log(
         self,
@@ -149,7 +156,7 @@ class LogReading:
         fields = _feed_fields(follow=follow, level=level, key_prefix=None, header=None, cold=cold)
         where = Start.of(0, start_global, start_time)
         batches = self._reader.scan_log(
-            partitions,
+            partition_ids(partitions),
             start=where,
             node=node,
             fields=fields,

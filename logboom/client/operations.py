@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from logboom.client.attempts import seconds
 from logboom.client.cluster import Cluster
+from logboom.client.parts import partition_ids
 from logboom.client.reads import AtLeast, Reader, watermark_of
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, ProtocolError
 from logboom.types import GlobalLogIndex, PartitionLogIndex, Watermark
@@ -131,16 +132,17 @@ class Operations:
 
         ``linearizable``: on whoever leads, with all that was committed, and all partitions that were, before this call.
         """
+        wanted = None if partitions is None else partition_ids(partitions)
         if linearizable:
             if node is not None:
                 raise InvalidRequest("node= does not go with linearizable")
             marks, _ = await self._reader.watermarks(deadline=self._deadline(timeout), linearizable=True)
-            if missing := [p for p in partitions or () if p not in marks]:
+            if missing := [p for p in wanted or () if p not in marks]:
                 raise NoSuchPartition(f"partition {missing[0]} does not exist", partition_id=missing[0])
-            return [marks[p] for p in sorted(marks if partitions is None else partitions)]
+            return [marks[p] for p in sorted(marks if wanted is None else wanted)]
         frame = await self._reader.ask_node(
             Kind.WATERMARKS,
-            {"partitions": list(partitions) if partitions is not None else None},
+            {"partitions": wanted},
             node=node,
             deadline=self._deadline(timeout),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -147,6 +147,16 @@ def check_partition(partition_id: Any) -> None:
     """Raises InvalidRequest for what cannot be a partition's id; which there are the nodes know."""
     if type(partition_id) is not int or not 0 <= partition_id <= PARTITION_ID_MAX:
         raise InvalidRequest(f"a partition's id is an int from 0 to {PARTITION_ID_MAX}, not {partition_id!r}")
+
+
+def partition_ids(given: Any) -> list[int]:
+    """As a list. Raises InvalidRequest for what is none of partitions' ids."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidRequest(f"partitions are a list of ids, not {given!r}")
+    found = list(given)
+    for each in found:
+        check_partition(each)
+    return found
 
 
 def checked_producer(given: Any) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -113,6 +113,10 @@ class Reader(LogStreams):
         """Values in the order of ``keys``; None where there is none. Raises RecordTooLarge: a node would take fewer."""
         mode = await self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness, deadline=deadline)
 
+        given: Any = keys
+        if not isinstance(given, Iterable):
+            raise InvalidRequest(f"keys are a list, not {given!r}")
+        keys = list(given)
         if not keys:
             return []
         if not all(isinstance(key, bytes) for key in keys):
@@ -124,7 +128,7 @@ class Reader(LogStreams):
             if large and "keys_in_body" in connection.welcome.get("features", ()):
                 lengths = list(map(len, keys))
                 return await connection.request(Kind.GET, {**header, "lengths": lengths}, [b"".join(keys)])
-            return await connection.request(Kind.GET, {**header, "keys": list(keys)})
+            return await connection.request(Kind.GET, {**header, "keys": keys})
 
         frame = await self._cluster.retry(self._where(mode, node), ask, deadline=deadline)
         self.seen(frame.header["global_index"])

@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
     header: dict[str, Any]
     target: int
-    """The highest index."""
+    """What has certainly been reached once it is answered."""
     where: Callable[[], Awaitable[NodeConnection]]
     place: Hashable
     """Equal for those who are asked in the same place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 
+from logboom.client.parts import partition_ids
 from logboom.client.reads import AtLeast, Reader, ViewEntry
 from logboom.client.streams import close
 from logboom.commands import Value
@@ -126,7 +127,7 @@ class StateReading:
             if not partitions:
                 return
         entries = self._reader.scan_view(
-            partitions,
+            partition_ids(partitions),
             prefix=prefix,
             start=start,
             end=end,

@@ -13,10 +13,12 @@ from logboom.client import tracing
 from logboom.client.attempts import is_final, seconds
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
+from logboom.client.parts import check_partition, partition_ids
 from logboom.client.reads import Reader, close_now, watermark_of
 from logboom.client.sharing import BARRIER_GRACE_S, Asked, Sharing
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError
 from logboom.types import (
+    NUMBER_MAX,
     BarrierProgress,
     BarrierResult,
     GlobalLogIndex,
@@ -128,7 +130,7 @@ class Waits:
         Goes on at another node (or the same, if named) when one is lost; that one may be behind. ``timeout``: how long
         it may take to find one.
         """
-        wanted = list(partitions) if partitions is not None else None
+        wanted = partition_ids(partitions) if partitions is not None else None
         header = {"partitions": wanted, "every_ms": max(1, int(seconds(every, "every") * 1000))}
         marks: dict[int, Watermark] = {}
         said_by = ""
@@ -211,14 +213,15 @@ class Waits:
         vector = _vector(target)
         highest = target if isinstance(target, int) else max(vector.values(), default=0)
         if isinstance(target, int) or partitions is not None:
-            header |= {"global_index": highest, "partitions": list(partitions) if partitions is not None else None}
+            named = None if partitions is None else partition_ids(partitions)
+            header |= {"global_index": highest, "partitions": named}
         else:
             header["targets"] = [[p, index] for p, index in sorted(vector.items())]
         header |= tracing.header(tracing.parent(None))
         where = self._cluster.leader if scope == Scope.LEADER else self._reader.at(node)
-        named = "targets" in header or partitions is not None
-        lasting = named and scope == Scope.NODE and level in LASTING
-        return Asked(header, highest, where, (scope == Scope.LEADER, node), deadline, _key(header), lasting)
+        lasting = ("targets" in header or partitions is not None) and scope == Scope.NODE and level in LASTING
+        proven = _proven(vector.values(), mode) if "targets" in header else highest
+        return Asked(header, proven, where, (scope == Scope.LEADER, node), deadline, _key(header), lasting)
 
     def _header(self, asked: Asked) -> dict[str, Any]:
         return {**asked.header, "timeout_ms": self._left_ms(asked.deadline)}
@@ -303,6 +306,10 @@ def _vector(target: Any) -> dict[int, int]:
     if isinstance(target, int):
         return {}
     if isinstance(target, Mapping):
+        for partition, index in target.items():
+            check_partition(partition)
+            if type(index) is not int or not 0 <= index <= NUMBER_MAX:
+                raise InvalidRequest(f"a global index is an int from 0 on, not {index!r}")
         return dict(target)
     receipts = [target] if isinstance(target, Receipt) else target.parts if isinstance(target, Receipts) else target
     found: dict[int, int] = {}
@@ -315,6 +322,13 @@ def _vector(target: Any) -> dict[int, int]:
     if not found:
         raise InvalidRequest("no receipts given")
     return found
+
+
+def _proven(targets: Iterable[int], mode: str | int) -> int:
+    """The highest of those that so many partitions cannot all be below, whichever were reached."""
+    ascending = sorted(targets)
+    needed = len(ascending) if mode == "all" else 1 if mode == "any" else min(int(mode), len(ascending))
+    return ascending[needed - 1] if ascending else 0
 
 
 def _choice(name: str, value: object, kind: Any) -> None:

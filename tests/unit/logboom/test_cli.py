@@ -80,6 +80,12 @@ def test_examples_of_help_are_not_broken_over_lines() -> None:
         (["submit", "put", "a", "b"], "--partition or --by-key"),
         (["submit", "-p", "0", "--by-key", "put", "a", "b"], "not both"),
         (["submit", "-p", "0", "-f", "/nowhere/x", "--wait", "durable"], "No such file"),
+        (["submit", "-p", "0", "--raw", "put", "a", "b"], "do not go with a command"),
+        (["submit", "-p", "0", "--format", "csv", "put", "a", "b"], "do not go with a command"),
+        *(
+            (["submit", "-p", "0", "--raw", "--format", form, "-f", "/nowhere/x"], f"does not go with --format {form}")
+            for form in ("jsonl", "csv", "parquet")
+        ),
         (["get"], "KEYS"),
         (["barrier", "-g", "x"], "'x' is not a valid integer"),
         (["barrier"], "give one of"),
@@ -274,11 +280,16 @@ def test_barrier_takes_receipts_and_modes(node: FakeNode, capsys) -> None:
         "--level", "snapshotted", "-o", "json",
     )  # fmt: skip
     assert status == 0
-    assert json.loads(out)["global_index"] == 9
+    assert json.loads(out)["global_index"] == 7  # one of them has been reached, whichever
     header = node.of(Kind.BARRIER)[0].header
     assert (header["targets"], header["mode"], header["scope"], header["level"]) == (
         [[0, 7], [3, 9]], 1, "quorum", "snapshotted",
     )  # fmt: skip
+
+
+def test_of_a_partitions_receipts_barrier_takes_the_highest(node: FakeNode, capsys) -> None:
+    assert run(capsys, "barrier", "--receipt", "3:13", "--receipt", "0:7", "--receipt", "3:12")[0] == 0
+    assert node.of(Kind.BARRIER)[0].header["targets"] == [[0, 7], [3, 13]]
 
 
 @pytest.mark.parametrize("output", ["table", "jsonl"])

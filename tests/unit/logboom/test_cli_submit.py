@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from codecs import BOM_UTF8
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,25 @@ def test_raw_lines_are_payloads(node: FakeNode, capsys, tmp_path: Path) -> None:
     assert node.log[1] == [b"one", b"\xff\xfe"]
 
 
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
+def test_what_is_raw_is_no_command_whatever_the_file_is_called(
+    node: FakeNode, capsys, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b'{"op": "delete", "key": "a"}\n')
+    assert run(capsys, "submit", "-p", "1", "-f", str(path), "--raw", "--format", "lines")[0] == 0
+    assert run(capsys, "submit", "-p", "1", "-f", str(path), "--raw")[0] == 0
+    assert node.log[1] == [b'{"op": "delete", "key": "a"}'] * 2
+
+
+@pytest.mark.parametrize("tail", [b"x", b"x\r", b"x\n"])
+def test_of_a_raw_line_only_its_end_is_cut_off(node: FakeNode, capsys, tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"\ra\r\r\n\n\r\n \n" + tail)
+    assert run(capsys, "submit", "-p", "1", "-f", str(path), "--raw")[0] == 0
+    assert node.log[1] == [b"\ra\r", b"", b"", b" ", tail.removesuffix(b"\n")]
+
+
 def test_large_files_go_in_several_requests(node: FakeNode, capsys, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps({"key": f"k{k}", "value": "v" * 500}) + "\n" for k in range(3000)))
@@ -116,10 +136,47 @@ def test_large_files_go_in_several_requests(node: FakeNode, capsys, tmp_path: Pa
         ({"op": "add", "key": "k", "value": "1 2.5"}, Add(b"k", 1.0, 2.5)),
         ({"op": "record", "value": b"raw"}, Record(b"raw")),
         ({"key": "k", "value": {"a": 1}}, Put(b"k", b'{"a": 1}')),
+        ({"op": "add", "key": "k", "value": 3, "numbers": None}, Add(b"k", 3)),
+        ({"op": "delete", "key": "k", "value": None, "expected": None, "end": None, "partition": 3}, Delete(b"k")),
     ],
 )
 def test_rows_become_commands(row, command) -> None:
     assert to_record(command_of(row, "text")) == to_record(command)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"key": "k", "value": "new", "expected": "old"}, "put takes no 'expected', which is for cas"),
+        ({"op": "put", "key": "k", "value": "new", "expected": ""}, "put takes no 'expected', which is for cas"),
+        ({"op": "delete", "key": "k", "expected": "old"}, "delete takes no 'expected', which is for cas"),
+        ({"op": "put", "key": "k", "value": "v", "numbers": [1]}, "put takes no 'numbers', which is for add"),
+        ({"op": "put", "key": "k", "value": "v", "end": "l"}, "put takes no 'end', which is for delete_range"),
+        ({"op": "delete", "key": "k", "value": "v"}, "delete takes no 'value', which is for put, cas, add, record"),
+        ({"op": "delete_prefix", "key": "k", "end": "l"}, "delete_prefix takes no 'end', which is for delete_range"),
+        ({"op": "delete_range", "key": "k", "value": "l"}, "delete_range takes no 'value'"),
+        ({"op": "cas", "key": "k", "value": "v", "numbers": [1]}, "cas takes no 'numbers', which is for add"),
+        ({"op": "record", "value": "v", "expected": "w"}, "record takes no 'expected', which is for cas"),
+        ({"key": "k", "numbers": [1], "expected": "old"}, "add takes no 'expected', which is for cas"),
+        ({"key": "k", "numbers": [1], "value": "new"}, "not both"),
+        ({"op": "txn", "then": [{"key": "k", "value": "new", "expected": "old"}]}, "put takes no 'expected'"),
+        ({"op": "txn", "otherwise": [{"op": "delete", "key": "k", "expected": "old"}]}, "delete takes no 'expected'"),
+        ({"op": "txn", "compares": [{"key": "k", "numbers": [1], "value": "v"}]}, "not both"),
+    ],
+)
+def test_a_field_that_the_op_does_not_take_is_refused(row: dict[str, Any], says: str) -> None:
+    """A condition that nobody looks at would be a write without one."""
+    with pytest.raises(UsageError, match=says):
+        command_of(row, "text")
+
+
+def test_a_column_that_has_a_value_where_the_op_takes_none_is_named(node: FakeNode, capsys, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("op,key,expected,value\ncas,a,1,2\nput,b,,2\nput,c,1,2\n")
+    status, out, err = run(capsys, "submit", "-p", "0", "-f", str(path))
+    assert (status, out) == (2, "")
+    assert err.startswith("logboom: line 4: put takes no 'expected', which is for cas")
+    assert not node.of(Kind.SUBMIT)
 
 
 def test_words_and_parquet_say_the_same(tmp_path: Path) -> None:
@@ -308,6 +365,10 @@ def test_lines_of_blanks_are_skipped_but_not_raw(node: FakeNode, capsys, tmp_pat
         '{"key": "a", "value": "\\udcff"}',
         '{"key": "a", "value": {"b": ["\\ud800"]}}',
         '{"key": "a", "value": ' + "[" * 100_000,
+        '{"op": "cas", "key": "a", "expected": "1", "expected": "2", "value": "v"}',
+        '{"key": "a", "value": {"b": 1, "b": 2}}',
+        '{"op": "txn", "compares": [{"key": "a", "key": "b"}], "then": [{"key": "c", "value": "v"}]}',
+        '{"key": "a", "value": {"": 1, "": 2}}',
     ],
 )
 def test_json_that_is_no_command_is_a_usage_error(node: FakeNode, capsys, tmp_path: Path, line: str) -> None:
@@ -317,6 +378,21 @@ def test_json_that_is_no_command_is_a_usage_error(node: FakeNode, capsys, tmp_pa
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("logboom: line 1: ")
     assert not node.of(Kind.SUBMIT)
+
+
+def test_what_json_names_twice_is_told(node: FakeNode, capsys, tmp_path: Path) -> None:
+    """The last one counted, without a word."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"key": "a", "value": "1"}\n{"key": "a", "value": "1", "value": "2"}\n')
+    assert "line 2: it names 'value' twice in one object" in run(capsys, "submit", "-p", "0", "-f", str(path))[2]
+
+
+def test_every_line_of_json_may_begin_with_a_mark(node: FakeNode, capsys, tmp_path: Path) -> None:
+    """As files that were put behind each other leave it."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes((BOM_UTF8 + b'{"key": "a", "value": "1"}\n') * 2)
+    assert run(capsys, "submit", "-p", "0", "-f", str(path))[0] == 0
+    assert node.log[0] == [Put(b"a", b"1").record().payload] * 2
 
 
 def test_values_that_are_neither_text_nor_bytes_are_refused() -> None:

@@ -291,6 +291,37 @@ async def test_a_single_command_that_a_node_would_cut_the_connection_for_was_nev
     [
         (lambda boom: boom.get(0, 5), "keys are bytes"),
         (lambda boom: boom.get(0, "k"), "keys are bytes"),
+        (lambda boom: boom.get_many(0, 3), "keys are a list, not 3"),
+        (lambda boom: boom.fetch(3), "descriptors are a list, not 3"),
+        (lambda boom: boom.fetch([3]), "a Descriptor, .* not 3"),
+        *(
+            (lambda boom, call=call, bad=bad: call(boom, bad), says)
+            for call in (
+                lambda boom, bad: boom.barrier(5, partitions=bad),
+                lambda boom, bad: boom.barrier({0: 5}, partitions=bad),
+                lambda boom, bad: anext(boom.barrier_watch(5, partitions=bad)),
+                lambda boom, bad: boom.watermarks(bad),
+                lambda boom, bad: boom.watermarks(bad, linearizable=True),
+                lambda boom, bad: anext(boom.watermarks_stream(bad)),
+                lambda boom, bad: anext(boom.scan_log(bad)),
+                lambda boom, bad: anext(boom.scan_view(bad)),
+            )
+            for bad, says in (
+                (3, "partitions are a list of ids, not 3"),
+                (b"\0", "partitions are a list of ids"),
+                (["3"], "a partition's id is an int .* not '3'"),
+                ([1, True], "a partition's id is an int .* not True"),
+            )
+        ),
+        (lambda boom: boom.barrier({0: "x", 1: 2}), "a global index is an int from 0 on, not 'x'"),
+        (lambda boom: boom.barrier({0: -1}), "a global index is an int from 0 on, not -1"),
+        (lambda boom: boom.barrier({"0": 2}), "a partition's id is an int .* not '0'"),
+        (lambda boom: boom.submit_many({0: 5}), "expected Put, .* not int"),
+        (lambda boom: boom.submit_many([Put(b"k", b"")]), "commands of several partitions are"),
+        (lambda boom: boom.submit_by_key(5), "expected Put, .* not int"),
+        (lambda boom: boom.submit_blocks([5]), "blocks are"),
+        (lambda boom: boom.submit_blocks({0: 5}), "a block is a RecordBlock, not 5"),
+        (lambda boom: boom.submit_block(0, 5, producer_id=PRODUCER, sequence=0), "a block is a RecordBlock, not 5"),
         (lambda boom: boom.submit(0, Put(b"k", b""), admission_wait="x"), "admission_wait"),
         (lambda boom: boom.submit(0, Put(b"k", b""), admission_wait=math.nan), "admission_wait"),
         (lambda boom: boom.cursor_position(b"mine"), "name of a cursor"),
@@ -306,6 +337,27 @@ async def test_what_a_call_is_given_and_cannot_be_is_refused_with_a_typed_error(
     async with cluster() as [node], Client(node.address) as boom:
         with pytest.raises(InvalidRequest, match=says):
             await call(boom)
+
+
+async def test_a_lone_command_is_one_wherever_commands_are_taken() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await boom.submit(0, Put(b"k", b"1"))
+        await boom.submit_many({0: Put(b"k", b"2"), 1: [Put(b"l", b"3")]})
+        await boom.submit_by_key(Record(b"4", b"k"))
+        logged = [payload for log in node.log.values() for payload in log]
+        expected = [Put(b"k", value).record().payload for value in (b"1", b"2", b"3")]
+        assert sorted(logged) == sorted([*expected, b"4"])
+
+
+async def test_keys_and_partitions_may_come_from_anything_that_gives_them() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        await boom.barrier(5, partitions=(p for p in (1, 2)))  # type: ignore[arg-type]
+        await boom.barrier(5, partitions={3})  # type: ignore[arg-type]
+        assert [frame.header["partitions"] for frame in node.of(Kind.BARRIER)] == [[1, 2], [3]]
+        node.answers[Kind.GET] = lambda s, f: s.fail(f, NoSuchPartition("enough seen"))
+        with pytest.raises(NoSuchPartition):
+            await boom.get_many(0, (key for key in (b"a", b"b")))  # type: ignore[arg-type]
+        assert node.of(Kind.GET)[0].header["keys"] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("kind", [Kind.SCAN, Kind.VIEW_SCAN])

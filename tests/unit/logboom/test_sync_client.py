@@ -43,12 +43,21 @@ def command(*words: str, stdout: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_it_has_every_method_of_the_client() -> None:
-    def public(kind: type) -> set[str]:
+    def public(kind: object) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert public(Client) == public(SyncClient)
+    assert public(Client("127.0.0.1:1")) == public(SyncClient)  # also what only a client that was made has
     assert inspect.signature(SyncClient.submit) == inspect.signature(Client.submit)
     assert SyncClient.tail.__doc__ == Client.tail.__doc__
+
+
+def test_it_says_what_it_was_made_with(node: FakeNode) -> None:
+    mine = bytes(range(16))
+    with SyncClient(node.address, producer_id=mine, timeout=7.5, admission_wait=0.5) as boom:
+        assert (boom.producer_id, boom.timeout, boom.admission_wait) == (mine, 7.5, 0.5)
+    with SyncClient(node.address) as boom:
+        boom.submit(0, Put(b"a", b""))
+        assert boom.producer_id == node.of(Kind.SUBMIT)[0].header["producer"]
 
 
 def test_calls_block_and_errors_come_through(node: FakeNode) -> None:

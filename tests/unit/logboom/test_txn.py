@@ -11,7 +11,7 @@ import pytest
 from dispatcher.reading.feeds import Filter
 from logboom import Add, Cas, Client, Compare, Delete, DeletePrefix, DeleteRange, Put, Record, Status, Txn
 from logboom.commands import end_of, from_record, keys_of, to_record
-from logboom.errors import IncompatibleVersion, InvalidRequest, PermissionDenied
+from logboom.errors import IncompatibleVersion, InvalidRequest, PermissionDenied, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.routing import partition_of, partition_of_record
 from logboom.types import KV_TXN, WideRecord
@@ -164,3 +164,14 @@ async def test_a_prefix_of_which_some_keys_are_gone_is_not_told_as_untouched() -
         with pytest.raises(PermissionDenied, match=r"no rule.*some keys are removed") as refused:
             await boom.delete_prefix(0, b"k")
         assert refused.value.outcome == "unknown"
+
+
+@pytest.mark.parametrize("prefix", [b"", "text", None, bytes(512)])
+async def test_what_is_no_prefix_is_refused_before_a_key_is_looked_at(prefix: Any) -> None:
+    """All keys were read first, of a partition of any size."""
+    async with cluster() as [node], Client(node.address) as boom:
+        node.answers[Kind.SCAN] = lambda s, f: entries(s, f, [b"k"], more=False)
+        with pytest.raises((InvalidRequest, RecordTooLarge)):
+            await boom.delete_prefix(0, prefix)
+        assert not node.of(Kind.SCAN)
+        assert not node.of(Kind.SUBMIT)

@@ -53,6 +53,29 @@ async def test_receipts_are_a_vector_of_targets() -> None:
         assert (headers[-1]["global_index"], headers[-1]["partitions"]) == (receipts.global_index, [1, 3])
 
 
+@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize(("mode", "index"), [("all", 900), ("any", 5), (1, 5), (2, 70), (3, 900)])
+async def test_of_several_targets_only_what_must_have_been_reached_was_seen(
+    mode: str | int, index: int, watch: bool
+) -> None:
+    """Any of them was reached: the highest may be far ahead, and every read of the session would wait for it."""
+    async with cluster() as [node], Client(node.address) as boom:
+        targets = {0: 5, 1: 900, 2: 70}
+        if watch:
+            result = [step.done async for step in boom.barrier_watch(targets, mode=mode)][-1]
+        else:
+            result = await boom.barrier(targets, mode=mode)
+        assert result is not None
+        assert (result.global_index, boom.last_seen) == (index, index)
+        assert node.of(Kind.BARRIER)[0].header["mode"] == mode
+
+
+async def test_one_index_that_any_partition_has_reached_was_seen() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        assert (await boom.barrier({0: 5, 1: 9}, partitions=[2, 3], mode="any")).global_index == 9
+        assert boom.last_seen == 9
+
+
 async def test_a_token_names_its_cluster() -> None:
     async with cluster() as [node], Client(node.address) as boom:
         await boom.submit(0, Put(b"a", b""))
