@@ -409,7 +409,7 @@ def _parse(frame: memoryview, header_bytes_max: int, again: _Again, *, whole: bo
         raise ProtocolError(f"frame header is not a msgpack map with strings for keys: {error}") from error
     if whole and CHECKED in header and not _is_as_sent(frame, end, header.pop(CHECKED)):
         raise ProtocolError(f"{kind.name}: the frame was changed on its way: it does not match its checksum")
-    return Frame(kind, request_id, header, frame[end:], flags, len(frame))
+    return Frame(kind, request_id, header, frame[end:], flags, len(frame) if whole else 0)
 
 
 def _is_as_sent(frame: memoryview, end: int, said: Any) -> bool:
