@@ -122,7 +122,11 @@ class LagSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Waiting."""
+    """Waiting.
+
+    Where so many barriers may wait, they may have 16 times as many targets in all, a partition at an index each: equal
+    barriers' count once, and those of one that tells its progress for itself. A barrier alone may have any number.
+    """
 
     waiters_max: int = 65_536
     """Barriers waiting at a node."""
