@@ -16,9 +16,9 @@ from ports.http import HttpLimits, HttpRequest, HttpResponse, Respond
 from ports.invariant import InvariantViolated
 from ports.seldom import Seldom
 from server.world.accepting import Port
+from server.world.addresses import names_in, split_address
 from server.world.clock_os import OsClock
 from server.world.http_requests import REASONS, HttpRefused, RequestDecoder
-from server.world.net_os import names_in, split_address
 
 log = structlog.get_logger(__name__)
 

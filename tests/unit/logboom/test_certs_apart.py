@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from logboom import certs
 from logboom.errors import ConfigError
-from server.world.net_os import names_in
+from server.world.addresses import names_in
 
 Files = tuple[str, str]
 """What is in `ca.pem`, and in `client-ca.pem`."""
