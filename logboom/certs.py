@@ -25,7 +25,8 @@ COMMON_NAME_MAX: Final = 64
 OF_CLIENTS: Final = "client-ca.pem"
 _NAME: Final = re.compile(r"[!-.0-~]+")
 """ASCII without spaces; names of files, too."""
-_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_PEM: Final = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END", re.DOTALL)
+"""By each of the names that TLS knows them by."""
 _OURS: Final = frozenset(("ca", "client", "client-ca"))
 
 
@@ -140,26 +141,65 @@ def _client_authority(directory: str | Path) -> str:
     return OF_CLIENTS if (Path(directory) / OF_CLIENTS).exists() else "ca.pem"
 
 
-def has_own_clients(directory: str | Path) -> bool:
-    """Clients are signed by others than nodes are, so that none of them can be taken for a node. Raises ConfigError."""
-    root = Path(directory)
-    if not (root / "client-ca.pem").exists():
-        return False
-    try:
-        nodes, clients = (set(_PEM.findall((root / f"{each}.pem").read_text("utf-8"))) for each in ("ca", "client-ca"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"TLS files in {root}: {error}", path="tls.directory") from error
-    return not nodes & clients
-
-
 def check_apart(directory: str | Path) -> None:
-    """Raises ConfigError if clients have no authority of their own: rules are for whoever is known to be no node."""
-    if not has_own_clients(directory):
+    """Raises ConfigError if clients have no authority of their own: rules are for whoever is known to be no node.
+
+    An authority signs by its key and its name, whatever the certificates say that it has had: one that was renewed is
+    the same, and so, for whoever knows names alone, is one that has the name of another.
+    """
+    root = Path(directory)
+    why = _not_apart(root)
+    if why:
         raise ConfigError(
-            f"access.file needs an authority for clients alone, {Path(directory) / OF_CLIENTS}, none of which is in "
-            "ca.pem: whoever has a certificate of the nodes' authority could be taken for a node",
+            f"access.file needs an authority for clients alone, {root / OF_CLIENTS}, {why}: "
+            "whoever has a certificate of the nodes' authority could be taken for a node",
             path="access.file",
         )
+
+
+def _not_apart(root: Path) -> str:
+    if not (root / OF_CLIENTS).exists():
+        return "none of which is in ca.pem"
+    if _texts(root, "ca.pem") & _texts(root, OF_CLIENTS):
+        return "and a certificate of it is in ca.pem, too"
+    of_nodes, of_clients = _authorities(root, "ca.pem"), _authorities(root, OF_CLIENTS)
+    both = sorted(of_nodes.keys() & of_clients.keys())
+    if both:
+        return f"and {both[0]!r} is in ca.pem as well as in {OF_CLIENTS}"
+    for one, signers, other, signed in (
+        ("ca.pem", of_nodes, OF_CLIENTS, of_clients),
+        (OF_CLIENTS, of_clients, "ca.pem", of_nodes),
+    ):
+        for name, by in signed.items():
+            if signers.keys() & by:
+                return f"and {name!r} in {other} was signed by {min(signers.keys() & by)!r} of {one}"
+    return ""
+
+
+def _texts(root: Path, name: str) -> set[str]:
+    """Certificates as they are written there, without the line ends: of those that sign none, nothing else is known."""
+    try:
+        return {"".join(each.split()) for each in _PEM.findall((root / name).read_text("utf-8", "replace"))}
+    except OSError as error:
+        raise ConfigError(f"TLS files in {root}: {name}: {error.strerror or error}", path="tls.directory") from error
+
+
+def _authorities(root: Path, name: str) -> dict[str, set[str]]:
+    """The name of each that is trusted by that file, and of those who have signed it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(root / name)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"TLS files in {root}: {name}: {error.strerror or error}", path="tls.directory") from error
+    found: dict[str, set[str]] = {}
+    for each in context.get_ca_certs():
+        found.setdefault(_plain(each["subject"]), set()).add(_plain(each["issuer"]))
+    return found
+
+
+def _plain(name: Any) -> str:
+    """As TLS compares names: without regard to case and to how many spaces there are."""
+    return ", ".join(f"{kind}={' '.join(value.split())}".lower() for part in name for kind, value in part)
 
 
 def server_context(directory: str | Path, node_id: str, authority: str = "") -> ssl.SSLContext:

@@ -72,7 +72,8 @@ CHECKS = """\
   and, above 0, needs `trace.file` or `trace.endpoint`. No number is negative, and a 0 that would mean nothing is
   refused. In the environment `admission.signals` is a list with commas.
 * `cluster.id` has 1 to 255 bytes.
-* `access.file` needs `tls.directory`, and in there a `client-ca.pem` none of which is in `ca.pem`.
+* `access.file` needs `tls.directory`, and in there a `client-ca.pem` none of which is in `ca.pem`, nor has a name
+  that is there, nor was signed by what is, nor has signed it.
 * Member ids are unique, have 64 characters at most, and `node.id` is one of them; addresses are `host:port`;
   `cluster.partitions` is 1 to 100000, and `cluster.overrides` name partitions below that.
 * Everything in `[cluster]` but the members is equal on all nodes; they compare it when they connect.

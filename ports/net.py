@@ -40,6 +40,9 @@ class ConnectionLimits:
     """A frame that has begun must end within this."""
     send_buffer_bytes: int = 8 * 1024 * 1024
     """Above this ``Connection.congested`` is true; at twice this the connection is cut."""
+    unread_bytes_max: int = 0
+    """What waits to be sent on all connections of one listener together: above half of it each that has something
+    waiting is congested, and above it who has most is cut. 0: any number."""
     connections_max: int = 4096
     """Open connections of one listener."""
     traffic: Traffic = field(default_factory=Traffic, compare=False)
@@ -90,7 +93,7 @@ class Connection(Protocol):
 
     @property
     def congested(self) -> bool:
-        """True while more than ``send_buffer_bytes`` wait to be sent."""
+        """True while more than ``send_buffer_bytes`` wait to be sent, or anything while all together have too much."""
         ...
 
     def pause_reading(self) -> None:

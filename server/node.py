@@ -42,7 +42,7 @@ from server.directory.directories import NO_ROOM, open_directories
 from server.directory.faults import drop_hook
 from server.directory.install import Intent
 from server.directory.remembered import remembered
-from server.directory.shares import within
+from server.directory.shares import unread_share, within
 from server.opening import Opened
 from server.watching.watching import Watching, not_renewed, rules_not_renewed
 from server.world.world import SCRUBBING, SETS, STATES, World, real_world
@@ -124,6 +124,7 @@ class Node:
                 handshake_s=net.handshake_ms / 1000,
                 frame_s=net.frame_ms / 1000,
                 send_buffer_bytes=net.client_send_buffer_bytes,
+                unread_bytes_max=unread_share(self.settings),
                 connections_max=net.connections_max,
                 traffic=self.watching.clients,
             ),

@@ -89,10 +89,11 @@ class Barriers:
         own: bool = False,
         together: Together | None = None,
         number: int = 0,
+        told: bool = False,
     ) -> Waiter | None:
         """Answers at once (None) or waits. ``own``: the node itself asks; its places are kept, its time is its own.
 
-        ``together``: told in place of ``done`` of all who are reached at once, by their ``number``.
+        ``together``: told in place of ``done`` of all who are reached at once, by ``number``. ``told``: see Waiter.
 
         Raises InvalidRequest, BarrierFuture, NoSuchPartition or QuotaExceeded.
         """
@@ -110,10 +111,10 @@ class Barriers:
             self.blocked += 1
             done(blocked(want, stuck, self._where(want)))
             return None
-        self._quotas.check(client, principal, own=own)
+        self._quotas.check(client, principal, goal, own=own, told=told)
         if goal.over and want.reach in CLUSTER:
             self.others.want(want)
-        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number)
+        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number, told)
         if goal.over:
             self._begin(goal)
         goal.waiters[waiter] = None

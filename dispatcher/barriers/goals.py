@@ -13,6 +13,8 @@ from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
 from logboom.wire import Alike
 
 RETRY_AFTER_S: Final = 0.1
+TARGETS_PER_PLACE: Final = 16
+"""So many targets may be waited for in all where one barrier may wait: each takes up to 400 bytes, a barrier 1,500."""
 
 
 class Want(NamedTuple):
@@ -69,6 +71,8 @@ class Goal:
     gone: set[PartitionId] = field(default_factory=set)
     """Partitions that were destroyed meanwhile."""
     waiters: dict[Waiter, None] = field(default_factory=dict)
+    bearer: Waiter | None = None
+    """Of them, the one for whom its targets count."""
 
     @property
     def over(self) -> bool:
@@ -101,6 +105,10 @@ class Waiter:
     """In place of ``done``, when it is reached: equal for all of a client's,"""
     number: int = 0
     """which knows it by this."""
+    told: bool = False
+    """How far each partition is, too, which is kept for it alone."""
+    targets: int = 0
+    """So many count for it."""
 
     @property
     def waits(self) -> bool:
@@ -114,13 +122,19 @@ class Waiter:
 
 
 class Quotas:
-    """Who waits how often: per connection, per principal, over all; some places are kept for the node itself."""
+    """Who waits how often: per connection, per principal, over all; some places are kept for the node itself.
+
+    And for how many targets, of which each takes memory: those of equal wants once, for one of who wait.
+    """
 
     def __init__(self, settings: BarrierSettings) -> None:
         self._settings = settings
         self._clients: dict[Hashable, dict[Waiter, None]] = {}
         self._principals: dict[Hashable, int] = {}
         self._count = 0
+        self._targets_of: dict[Hashable, int] = {}
+        self._targets_as: dict[Hashable, int] = {}
+        self._targets = 0
 
     def __len__(self) -> int:
         return self._count
@@ -129,23 +143,34 @@ class Quotas:
         """All of a client's."""
         return list(self._clients.get(client, ()))
 
-    def check(self, client: Hashable, principal: Hashable, *, own: bool) -> None:
-        """One more may wait. Raises QuotaExceeded."""
-        limits = self._settings
+    def check(self, client: Hashable, principal: Hashable, goal: Goal, *, own: bool, told: bool = False) -> None:
+        """One more may wait for it. Raises QuotaExceeded."""
+        limits, more = self._settings, len(goal.targets) * (goal.over + told)
+        who = "this connection" if principal is client else f"{principal}"
+        for_all = limits.waiters_max - (0 if own else limits.waiters_reserved)
         if not own:
             _check("this connection", len(self._clients.get(client, ())), limits.waiters_per_client)
-            who = "this connection" if principal is client else f"{principal}"
             _check(who, self._principals.get(principal, 0), limits.waiters_per_principal)
-        _check("this node", self._count, limits.waiters_max - (0 if own else limits.waiters_reserved))
+        _check("this node", self._count, for_all)
+        if not more:
+            return
+        if not own:
+            _check_targets("this connection", self._targets_of.get(client, 0), more, limits.waiters_per_client)
+            _check_targets(who, self._targets_as.get(principal, 0), more, limits.waiters_per_principal)
+        _check_targets("this node", self._targets, more, for_all)
 
     def add(self, waiter: Waiter) -> None:
         """It waits."""
         self._count += 1
         self._clients.setdefault(waiter.client, {})[waiter] = None
         self._principals[waiter.principal] = self._principals.get(waiter.principal, 0) + 1
+        if waiter.goal.bearer is None:
+            self._bear(waiter)
+        if waiter.told:
+            self._take(waiter, len(waiter.goal.targets))
 
     def remove(self, waiter: Waiter) -> None:
-        """It does no longer."""
+        """It does no longer, and is not among those who wait for its goal."""
         mine = self._clients[waiter.client]
         self._count -= 1
         del mine[waiter]
@@ -154,12 +179,43 @@ class Quotas:
         self._principals[waiter.principal] -= 1
         if not self._principals[waiter.principal]:
             del self._principals[waiter.principal]
+        if waiter.targets:
+            self._take(waiter, -waiter.targets)
+        if waiter.goal.bearer is waiter:
+            waiter.goal.bearer = None
+            for other in waiter.goal.waiters:  # they are there still, whoever asked first
+                self._bear(other)
+                break
+
+    def _bear(self, waiter: Waiter) -> None:
+        waiter.goal.bearer = waiter
+        self._take(waiter, len(waiter.goal.targets))
+
+    def _take(self, waiter: Waiter, more: int) -> None:
+        waiter.targets += more
+        self._targets += more
+        for taken, who in ((self._targets_of, waiter.client), (self._targets_as, waiter.principal)):
+            taken[who] = taken.get(who, 0) + more
+            if not taken[who]:
+                del taken[who]
 
 
 def _check(who: str, used: int, limit: int) -> None:
     if used >= limit:
         raise QuotaExceeded(
             f"{used} barriers of {who} are waiting, and no more may", limit=limit, used=used, retry_after=RETRY_AFTER_S
+        )
+
+
+def _check_targets(who: str, used: int, more: int, places: int) -> None:
+    limit = TARGETS_PER_PLACE * places
+    if used and used + more > limit:  # one alone may have as many as there are partitions
+        raise QuotaExceeded(
+            f"barriers of {who} wait for {used} targets, a partition at an index each, and {more} more are too many: "
+            "name the partitions that matter",
+            limit=limit,
+            used=used,
+            retry_after=RETRY_AFTER_S,
         )
 
 

@@ -142,6 +142,7 @@ class Waits:
                 done=done,
                 together=self._together,
                 number=request_id,
+                told=bool(every_ms),
             )
         except LogboomError:
             self._traces.pop(request_id, None)

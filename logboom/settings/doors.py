@@ -38,9 +38,10 @@ class HttpSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     partition_series_max: int = 1_024
     """Partitions with series of their own in `/metrics`, lowest ids first; sums are over all. 0: none."""
     connections_max: int = 64
-    """Connections; more are answered with 503."""
+    """Connections. For one more the oldest that asks for nothing is closed; if all do, it is answered with 503."""
     request_ms: int = 5_000
-    """A request must be whole, and its answer taken, by then; so long a connection may also stay idle."""
+    """A request must be whole, and its answer taken, by then; so long a connection may also stay idle. On
+    `node.probe_address` 2,000 at most."""
     request_bytes: int = 16 * KIB
     """Largest request: its line and its headers."""
     headers_max: int = 64

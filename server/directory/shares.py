@@ -43,6 +43,12 @@ def within(settings: Settings, limit: int | None) -> Settings:
     )
 
 
+def unread_share(settings: Settings) -> int:
+    """Of what answers take that clients have not read, over all connections; one alone may have its own. 0: any."""
+    most = settings.admission.memory_bytes_max
+    return max(most // 8, 2 * settings.net.client_send_buffer_bytes) if most else 0
+
+
 def apply_share(settings: ApplySettings, machines: Collection[str]) -> ApplySettings:
     """A share, for each of these partitions (names of their state machines), of what `log` partitions do without."""
     return _apply_share(settings, sum(name != "log" for name in machines))

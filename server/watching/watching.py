@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -23,6 +25,9 @@ from server.watching.upkeep import Upkeep
 from server.world.world import World
 
 log = structlog.get_logger(__name__)
+
+PROBE_S: Final = 2.0
+"""Who probes asks at once: a connection there has no more time than that to do so."""
 
 
 class Watching:
@@ -108,6 +113,7 @@ class Watching:
             self._listeners.append(found)
             log.info("http", address=found.address)
         if probe_address:
+            limits = replace(limits, request_s=min(limits.request_s, PROBE_S))
             found = await world.http.listen(probe_address, self.operators.probed, limits=limits, tls=None)
             self._listeners.append(found)
             log.info("probes", address=found.address)

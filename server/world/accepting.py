@@ -35,6 +35,9 @@ SPARE_LEAST: Final = 32
 CONNECTIONS_LEAST: Final = 64
 """So many may take what is kept, up to the last ones: files alone may have taken all the rest, and others call all the
 same, the other nodes above all."""
+KEPT_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""Whoever says nothing is asked by the system whether it is there, after so many seconds, every so many, so often: a
+machine that went without a word would have its connection for ever."""
 NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """A name may have an address that this machine has not: `localhost` where there is no IPv6, as in most containers."""
 
@@ -173,3 +176,11 @@ class Port:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*self._beginning, return_exceptions=True)
+
+
+def keep_alive(sock: Any) -> None:
+    """As ``KEPT_ALIVE`` says."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEPT_ALIVE.items():
+        if hasattr(socket, name):  # by other names elsewhere: then as the system has it
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -16,9 +16,9 @@ from ports.http import HttpLimits, HttpRequest, HttpResponse, Respond
 from ports.invariant import InvariantViolated
 from ports.seldom import Seldom
 from server.world.accepting import Port
+from server.world.addresses import names_in, split_address
 from server.world.clock_os import OsClock
 from server.world.http_requests import REASONS, HttpRefused, RequestDecoder
-from server.world.net_os import names_in, split_address
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +46,8 @@ class _Connection(asyncio.Protocol):
         self._names: frozenset[str] = frozenset()
         self._begun = False
         """A request has begun to come."""
+        self.making = False
+        """An answer is being made."""
         self._over = False
 
     # -- the transport's side
@@ -54,7 +56,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._names = names_in(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=0)  # "writing resumes" then means: all of it has been taken
-        full = len(self._server.connections) >= self._limits.connections_max
+        full = not self._server.make_room()
         self._server.connections[self] = None
         if full:
             self._refuse(503, f"at most {self._limits.connections_max} connections")
@@ -86,6 +88,11 @@ class _Connection(asyncio.Protocol):
 
     # -- requests
 
+    @property
+    def answering(self) -> bool:
+        """An answer is made, or has not been taken yet."""
+        return self._answering is not None
+
     def _go_on(self) -> None:
         try:
             request = self._decoder.next_request()
@@ -100,6 +107,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is None:
             return
         self._begun = False
+        self.making = True
         self._unwatch()
         self._transport.pause_reading()
         self._answering = self._loop.create_task(self._answer(replace(request, names=self._names)))
@@ -114,6 +122,7 @@ class _Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not worth more than this answer
             self._server.seldom.say(log.error, "http_failed", path=request.path, exc_info=error)
             response = HttpResponse.text(500, "the node failed to answer; its log says why")
+        self.making = False
         if self._over or self._transport is None:
             return
         keep_alive = request.keep_alive and not self._server.closing
@@ -153,8 +162,9 @@ class _Connection(asyncio.Protocol):
         self._due = self._loop.call_later(cut_s, self._transport.abort)
 
     def abort(self) -> None:
-        """At once."""
+        """At once; what the system has of an answer goes out all the same."""
         self._over = True
+        self._server.connections.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
 
@@ -187,6 +197,7 @@ class OsHttpListener:
         self.fatal = fatal
         self.limits = limits
         self.connections: dict[_Connection, None] = {}
+        """The oldest first."""
         self.closing = False
         self.address = ""
         self._port: Port | None = None
@@ -197,7 +208,8 @@ class OsHttpListener:
         self._port = Port(
             lambda: _Connection(self),
             connections=self.connections,
-            connections_max=2 * self.limits.connections_max,  # half of them are told that there are too many
+            connections_max=2
+            * self.limits.connections_max,  # the others are being cut, or told that there are too many
             tls=tls,
             handshake_s=self.limits.request_s,
             refused=lambda: None,
@@ -208,6 +220,21 @@ class OsHttpListener:
             raise ConfigError(
                 f"cannot listen on {address}: {error.strerror or error}", path="node.http_address"
             ) from error
+
+    def make_room(self) -> bool:
+        """For one more. Where there is none the oldest goes that asks for nothing, else that does not take its answer.
+
+        Whoever asks is answered then, however many are there who only keep a place: he asks as soon as he has come.
+        """
+        if len(self.connections) < self.limits.connections_max:
+            return True
+        idle = (connection for connection in self.connections if not connection.making)
+        oldest = min(idle, key=lambda connection: connection.answering, default=None)
+        if oldest is None:
+            return False
+        self.seldom.say(log.warning, "http_connection_cut", limit=self.limits.connections_max)
+        oldest.abort()
+        return True
 
     async def close(self) -> None:
         """See Listener."""

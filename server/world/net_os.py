@@ -22,16 +22,13 @@ from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 from ports.seldom import Seldom
-from server.world.accepting import CLOSE_S, Port
+from server.world.accepting import CLOSE_S, Port, keep_alive
+from server.world.addresses import names_in, split_address
+from server.world.unread import SLICE_BYTES, Unread, sliced
 
 log = structlog.get_logger(__name__)
 
-KINDS_OF_NAMES: Final = ("DNS", "URI", "IP Address")
-"""In a certificate; a node may be called by its address."""
 BACKLOG: Final = 1024
-KEPT_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Whoever says nothing is asked by the system whether it is there, after so many seconds, every so many, so often: a
-machine that went without a word would have its connection for ever."""
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
@@ -45,9 +42,11 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         registry: dict[AsyncioConnection, None],
         reading: Reading,
         seldom: Seldom,
+        unread: Unread,
     ) -> None:
         self._handler = handler
         self._seldom = seldom
+        self._unread = unread
         self._limits = limits
         self._fatal = fatal
         self._registry = registry
@@ -66,6 +65,10 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._due: asyncio.TimerHandle | None = None
         self._closed = False
         self._was_congested = False
+        self._low = False
+        """The transport is to say when it has nothing left, and not when it has little."""
+        self._sliced = False
+        """It is TLS."""
         self._paused = False
         self._error: Exception | None = None
         self._handshake: asyncio.TimerHandle | None = None
@@ -84,9 +87,10 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(sock)
+            keep_alive(sock)
         self._identities = names_in(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes // 2)
+        self._sliced = transport.get_extra_info("ssl_object") is not None
         self._handshake = self._loop.call_later(self._limits.handshake_s, self._too_slow, "introduce itself")
         self._guard(lambda: self._handler.opened(cast(Connection, self)))
 
@@ -142,11 +146,15 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         """The transport's own buffer is high; ``congested`` tells."""
 
     def resume_writing(self) -> None:
+        if self._low and self._transport is not None:
+            self._low = False
+            self._transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes // 2)
         self._notice_drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.pop(self, None)
         self._closed = True
+        self._unread.note(self, 0)
         if not self.ended.done():
             self.ended.set_result(None)
         for timer in (self._handshake, self._frame_timer, self._due):
@@ -195,9 +203,13 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         if self._queued + self._unsent > 2 * bound:
             whole = self._buffered()
             if whole > 2 * bound and whole - size > bound:  # one is taken whatever its size: it would come again
-                self._seldom.say(log.warning, "slow_reader_cut", remote=self._remote, bytes=whole)
-                self._limits.traffic.cut += 1
-                self.abort()
+                self.cut()
+
+    def cut(self) -> None:
+        """It reads too slowly (unread.Holder)."""
+        self._seldom.say(log.warning, "slow_reader_cut", remote=self._remote, bytes=self._queued + self._unsent)
+        self._limits.traffic.cut += 1
+        self.abort()
 
     def flush(self) -> None:
         """See Connection."""
@@ -217,26 +229,36 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._write()
 
     def _write(self) -> None:
-        queue, self._queue, self._queued = self._queue, [], 0
+        queue, size, self._queue, self._queued = self._queue, self._queued, [], 0
         if self._due is not None:
             self._due.cancel()
             self._due = None
         transport = self._transport
         if transport is None or transport.is_closing() or not queue:
             return
-        if len(queue) == 1:
+        if size > SLICE_BYTES and self._sliced:
+            for some in sliced(queue):
+                transport.writelines(some)
+        elif len(queue) == 1:
             transport.write(queue[0])
         else:
             transport.writelines(queue)
-        self._unsent = transport.get_write_buffer_size()
+        if self._unsent or transport.get_write_buffer_size():
+            self.look()
+            self._unread.make_room()
         if self._unsent > self._limits.send_buffer_bytes:
             self._was_congested = True
         elif self._was_congested:
             self._loop.call_soon(self._notice_drained)  # the transport was never full: it will not say so
 
+    def look(self) -> None:
+        """What the transport has not sent (unread.Holder)."""
+        self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        self._unread.note(self, self._unsent)
+
     def _buffered(self) -> int:
         if self._unsent:
-            self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+            self.look()
         return self._queued + self._unsent
 
     @property
@@ -252,7 +274,13 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     @property
     def congested(self) -> bool:
         """See Connection."""
-        high = (self._buffered() if self._unsent else self._queued) > self._limits.send_buffer_bytes
+        waiting = self._buffered() if self._unsent else self._queued
+        high = waiting > self._limits.send_buffer_bytes
+        if waiting and not high and self._unread.tight:
+            high = True
+            if self._unsent and not self._low and self._transport is not None:
+                self._low = True
+                self._transport.set_write_buffer_limits(high=0)
         self._was_congested |= high
         return high
 
@@ -287,6 +315,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """See Connection."""
         self._closed = True
+        self._unsent = 0
+        self._unread.note(self, 0)
         if self._transport is not None:
             self._transport.abort()
 
@@ -361,6 +391,7 @@ class AsyncioNetwork:
         port: type[Port] = Port,
     ) -> None:
         """``port``: of another kind where connections are not the system's."""
+        self._now = clock.monotonic
         self._seldom = Seldom(clock.monotonic)
         self._fatal = on_fatal
         self._reading = Reading() if reading is None else reading
@@ -377,12 +408,13 @@ class AsyncioNetwork:
         """See Network. Raises ConfigError if the address cannot be bound."""
         host, port = split_address(address)
         connections: dict[AsyncioConnection, None] = {}
+        unread = Unread(limits.unread_bytes_max, self._now)
 
         def refused() -> None:
             limits.traffic.refused += 1
 
         bound = self._port(
-            lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading, self._seldom),
+            lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading, self._seldom, unread),
             connections=connections,
             connections_max=limits.connections_max,
             tls=tls,
@@ -400,8 +432,9 @@ class AsyncioNetwork:
     ) -> Connection:
         """See Network."""
         host, port = split_address(address)
+        unread = Unread(limits.unread_bytes_max, self._now)
         coroutine = connect(
-            lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading, self._seldom),
+            lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading, self._seldom, unread),
             host,
             port,
             ssl=current(tls),
@@ -412,31 +445,3 @@ class AsyncioNetwork:
         async with asyncio.timeout(limits.handshake_s):
             _, protocol = await coroutine
         return cast(Connection, protocol)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``. Raises ConfigError."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else -1
-    if not host or "\0" in host or not 0 <= number <= 65535:
-        raise ConfigError(f"{address!r} is not host:port", path="address")
-    try:
-        host.encode("idna")
-    except UnicodeError as error:
-        raise ConfigError(f"{address!r}: {error}", path="address") from error
-    return host, number
-
-
-def _keep_alive(sock: Any) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEPT_ALIVE.items():
-        if hasattr(socket, name):  # by other names elsewhere: then as the system has it
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def names_in(certificate: Any) -> frozenset[str]:
-    """Those that the other side goes by; none without a certificate."""
-    if not certificate:
-        return frozenset()
-    return frozenset(value for kind, value in certificate.get("subjectAltName", ()) if kind in KINDS_OF_NAMES)

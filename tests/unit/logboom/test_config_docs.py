@@ -54,6 +54,20 @@ def test_the_manifest_for_kubernetes_gives_a_node_all_it_needs() -> None:
             assert re.search(rf"(?:p|P)ort: {port.rpartition(':')[2]}\b", joined), port
 
 
+def test_the_manifest_for_kubernetes_lets_nobody_in_but_who_has_to_be() -> None:
+    """Whoever reached the port for probes, which has no TLS, could have all nodes restarted."""
+    (manifest,) = re.findall(r"```yaml\n(.*?)```", (FILE.parent / "kubernetes.md").read_text(), re.DOTALL)
+    (policy,) = (part for part in manifest.split("---\n") if "kind: NetworkPolicy" in part)
+    assert "podSelector: {matchLabels: {app: logboom}}\n  policyTypes: [Ingress]" in policy
+    rules = re.findall(r"- ports: \[\{port: (\d+)\}\].*\n(?: +from: \[(.*)\]\n)?", policy)
+    assert rules == [
+        ("7701", ""),
+        ("7801", "{podSelector: {matchLabels: {app: logboom}}}"),
+        ("7901", "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}"),
+    ]
+    assert policy.count("port: ") == len(rules)
+
+
 def test_the_unit_for_systemd_tries_as_often_as_it_takes() -> None:
     """Else it gives up after five starts within ten seconds, and stays down: a name may be late for longer."""
     (unit,) = re.findall(r"```ini\n(.*?)```", (FILE.parent / "operating.md").read_text(), re.DOTALL)

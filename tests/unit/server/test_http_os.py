@@ -176,19 +176,77 @@ async def test_an_idle_connection_is_closed_without_a_word() -> None:
 
 
 async def test_one_connection_too_many_is_told_so_and_the_others_go_on() -> None:
-    async with serving() as it:
+    go_on = asyncio.Event()
+
+    async def long(_: HttpRequest) -> HttpResponse:
+        await go_on.wait()
+        return HttpResponse.text(200, "late")
+
+    async with serving(respond=long) as it:
         pairs = [await it.open() for _ in range(2)]
-        for reader, writer in pairs:
-            writer.write(GET)
-            assert status(await reader.readuntil(b"\r\n")) == 200
-        assert status(await it.say(GET)) == 503
         for _, writer in pairs:
             writer.write(CLOSE)
+        await until(lambda: len(it.asked) == 2)
+        assert status(await it.say(GET)) == 503
+        go_on.set()
         for reader, writer in pairs:
-            assert b"this is /x" in await reader.read()
+            assert b"late" in await reader.read()
             writer.close()
         await until(lambda: not it.listener.connections)
         assert status(await it.say(CLOSE)) == 200
+
+
+async def test_who_asks_is_answered_however_many_say_nothing() -> None:
+    """Found by reading: with as many open connections as there may be, each that came was told so. None had to ask."""
+    async with serving() as it:
+        silent = [await it.open() for _ in range(2)]
+        await until(lambda: len(it.listener.connections) == 2)
+        assert status(await it.say(CLOSE)) == 200
+        assert await silent[0][0].read() == b""  # the oldest
+        silent[1][1].write(CLOSE)
+        assert status(await silent[1][0].read()) == 200
+        for _, writer in silent:
+            writer.close()
+
+
+@pytest.mark.parametrize("first", [GET, b"GET /x HTT", b"garbage\r\n\r\n"])
+async def test_nor_who_has_asked_or_is_about_to(first: bytes) -> None:
+    async with serving() as it:
+        idle = [await it.open() for _ in range(2)]
+        for reader, writer in idle:
+            writer.write(first)
+            if first.endswith(b"\n"):
+                await reader.readuntil(b"\r\n\r\n")
+        for _ in range(4):
+            assert status(await it.say(CLOSE)) == 200
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_who_takes_no_answer_makes_room_after_who_asks_for_nothing() -> None:
+    go_on = asyncio.Event()
+
+    async def some(request: HttpRequest) -> HttpResponse:
+        if request.path == "/long":
+            await go_on.wait()
+        return HttpResponse(200, bytes(64 * 1024 * 1024 if request.path == "/much" else 1))
+
+    async with serving(respond=some) as it:
+        taking, idle = await it.open(), await it.open()
+        taking[1].write(CLOSE.replace(b"/x", b"/much"))
+        await until(lambda: len(it.asked) == 1 and not any(each.making for each in it.listener.connections))
+        long = await it.open()
+        assert await idle[0].read() == b""
+        assert len(it.listener.connections) == 2
+        long[1].write(CLOSE.replace(b"/x", b"/long"))
+        await until(lambda: len(it.asked) == 2)
+        assert status(await it.say(CLOSE)) == 200
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await taking[0].readexactly(64 * 1024 * 1024)
+        go_on.set()
+        assert status(await long[0].read()) == 200
+        for _, writer in (taking, idle, long):
+            writer.close()
 
 
 async def test_who_does_not_take_the_answer_is_cut() -> None:

@@ -18,8 +18,9 @@ from logboom.types import NodeId
 from logboom.wire import Frame, Kind, encode
 from ports.net import Connection, ConnectionLimits
 from raftlog.links.directories import Directories
+from server.world.addresses import names_in
 from server.world.clock_os import OsClock
-from server.world.net_os import AsyncioNetwork, names_in
+from server.world.net_os import AsyncioNetwork
 from tests.unit.server.net_world import LIMITS, SHORT_S, Raw, Serving, Session, serving, sockets, until
 from tests.unit.server.peers_world import HELLO, Dials, Events, linked, links_of
 

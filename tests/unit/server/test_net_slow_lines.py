@@ -13,7 +13,7 @@ from logboom.types import KIB, NodeId
 from logboom.wire import Frame, Kind, encode
 from raftlog.links import links
 from server.node import Node
-from server.world.net_os import KEPT_ALIVE
+from server.world.accepting import KEPT_ALIVE
 from tests.unit.server.lone_node import fails, lone
 from tests.unit.server.net_world import Raw, serving, until
 from tests.unit.server.peers_world import HELLO, Events, links_of

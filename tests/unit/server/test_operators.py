@@ -146,6 +146,19 @@ async def test_probes_alone(tmp_path: Path) -> None:
         assert (await asyncio.to_thread(fetch, f"http://{probes}/healthz"))[0] == 200
 
 
+async def test_nobody_keeps_probes_out(tmp_path: Path) -> None:
+    """Whoever reached the port had the node restarted, by as many connections as there may be that said nothing."""
+    port = free_ports(1)[0]
+    async with watched(tmp_path, node__probe_address=f"127.0.0.1:{port}") as it:
+        ports = it.node.watching._listeners
+        assert [each.limits.request_s for each in ports] == [5.0, 2.0]  # type: ignore[attr-defined]
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * 64)]
+        for _ in range(3):
+            assert (await asyncio.to_thread(fetch, f"http://127.0.0.1:{port}/healthz"))[0] == 200
+        for _, writer in silent:
+            writer.close()
+
+
 async def test_without_an_address_there_is_nothing(tmp_path: Path) -> None:
     async with watched(tmp_path, node__http_address="") as it:
         assert it.node.watching.operators is None

@@ -12,6 +12,7 @@ from server.directory.shares import (
     apply_share,
     later_apply_share,
     log_share,
+    unread_share,
     within,
 )
 
@@ -67,8 +68,16 @@ def test_in_a_small_container_what_is_kept_in_memory_fits(limit: int) -> None:
     assert small.admission.memory_bytes_max == limit * 3 // 4
     kept = 2 * small.apply.unsaved_node_bytes + small.log.recent_node_bytes + small.admission.node_bytes
     kept += small.admission.queue_bytes + small.reads.memory_bytes
+    if limit > 256 * MIB:  # one connection may have twice its buffer in the smallest, too
+        kept += unread_share(small)
     assert kept <= small.admission.memory_bytes_max
     assert small.admission.node_bytes >= small.net.client_frame_bytes  # or no request fits
+
+
+def test_what_clients_do_not_read_has_a_share_and_one_of_them_its_buffer() -> None:
+    assert unread_share(within(Settings(), None)) == 0
+    assert unread_share(within(Settings(), 2 * GIB)) == 2 * GIB * 3 // 4 // 8
+    assert unread_share(within(Settings(), 64 * MIB)) == 2 * Settings().net.client_send_buffer_bytes
 
 
 def test_what_is_set_counts_before_the_limit() -> None:
