@@ -77,6 +77,7 @@ def check_held(host: Host, backend: Backend, fail: Fail, *, idle: bool = False) 
 
 
 def _ended(admitted: Any) -> bool:
-    """Whom it tells that there is room is a stream that is over."""
+    """Whom it tells that there is room is a stream that is over, and reads nothing: what a thread reads is held."""
     around = [cell.cell_contents for cell in getattr(admitted, "__closure__", None) or ()]
-    return any(isinstance(each, Feed) and each._closed for each in (getattr(admitted, "__self__", None), *around))  # noqa: SLF001
+    feeds = [each for each in (getattr(admitted, "__self__", None), *around) if isinstance(each, Feed)]
+    return any(feed._closed and not feed._reading for feed in feeds)  # noqa: SLF001 - an observer

@@ -115,8 +115,8 @@ def test_whoever_reads_no_more_leases_nothing() -> None:
 
 
 class Stream(Feed):
-    def __init__(self, *, closed: bool) -> None:
-        self._closed = closed
+    def __init__(self, *, closed: bool, reading: bool) -> None:
+        self._closed, self._reading = closed, reading
 
     def move(self, error: LogboomError | None = None) -> None: ...
 
@@ -126,8 +126,13 @@ class Stream(Feed):
 
 
 @pytest.mark.parametrize("around", [False, True])
-@pytest.mark.parametrize(("closed", "wrong"), [(True, ["I10"]), (False, [])])
-def test_a_stream_that_has_ended_holds_nothing(closed: bool, around: bool, wrong: list[str]) -> None:
-    budget, stream = ReadBudget(bytes_max=100, segments_max=4), Stream(closed=closed)
+@pytest.mark.parametrize(
+    ("closed", "reading", "wrong"), [(True, False, ["I10"]), (False, False, []), (False, True, []), (True, True, [])]
+)
+def test_a_stream_that_has_ended_holds_nothing_but_what_a_thread_still_reads(
+    closed: bool, reading: bool, around: bool, wrong: list[str]
+) -> None:
+    """Seed 201 at 17c35a8d: a node that was frozen in the midst of a read."""
+    budget, stream = ReadBudget(bytes_max=100, segments_max=4), Stream(closed=closed, reading=reading)
     budget.ask(nbytes=60, segments=1, order=1, admitted=(lambda: stream.move()) if around else stream.move)  # noqa: PLW0108
     assert held(budget, streams=1, idle=False) == wrong
