@@ -192,6 +192,9 @@ class RaftLog:
         except (InvariantViolated, CorruptData, OSError) as error:
             self.turns.closed = True
             self.fatal(error)
+        except BaseException:  # somebody else's mistake, which is told where it ends
+            self.turns.take()  # not to be due for ever: no other turn would come
+            raise
 
     def _has_news(self) -> bool:
         return self.engine.news_due is not None

@@ -239,15 +239,19 @@ def _entries(body: bytes, path: str, offset: int) -> Iterator[Entry]:
         at = end
 
 
-def verify_states(file: File, meta: SetMeta) -> None:
-    """Read it all: size, header, digest. Raises CorruptData, with the first offset that is wrong if frames tell it."""
+def verify_states(file: File, meta: SetMeta, *, anew: bool = False) -> None:
+    """Read it all: size, header, digest. Raises CorruptData, with the first offset that is wrong if frames tell it.
+
+    ``anew``: of the disk rather than of memory.
+    """
     path, size = str(file.path), file.size()
+    read = file.read_anew if anew else file.read
     if size != meta.states_bytes:
         raise _damaged(path, min(size, meta.states_bytes), f"{size} bytes, {meta.states_bytes} expected")
     check_header(file, meta.global_index)
     whole = blake3()
     for offset in range(0, size, PIECE_BYTES):
-        whole.update(file.read(offset=offset, length=PIECE_BYTES))
+        whole.update(read(offset=offset, length=PIECE_BYTES))
     if whole.digest(DIGEST_BYTES) == meta.states_digest:
         return
     for partition in meta.partitions:

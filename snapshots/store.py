@@ -129,8 +129,8 @@ class SnapshotStore:
             raise CorruptData(f"{partial}: its set is {meta.global_index}", path=str(partial), offset=0)
         file = self._disk.open(partial)
         try:
-            file.sync()  # before it is read: after a failed sync the page cache shows what the disk does not have
-            verify_states(file, meta)
+            file.sync()  # before it is read, of the disk: after a failed sync memory shows what that does not have
+            verify_states(file, meta, anew=True)
         finally:
             file.close()
         self._publish(meta_raw, meta)
@@ -150,6 +150,13 @@ class SnapshotStore:
         if end < file.size():
             file.truncate(end)
         return file, end
+
+    def drop_fetch(self, global_index: GlobalLogIndex) -> None:
+        """What has come of it so far is of no use any more."""
+        path = self._path(global_index, "states.fetch")
+        if self._disk.exists(path):
+            self._disk.remove(path)
+            self._disk.sync_directory(self._directory)
 
     def adopt_fetched(self, meta_raw: bytes, global_index: GlobalLogIndex) -> SetMeta:
         """``adopt`` what was fetched. Raises CorruptData, then nothing is left of it; Unavailable: it is being made."""

@@ -12,10 +12,12 @@ from chaos.sim.parameters import Parameters
 from chaos.sim.readers import Places
 from chaos.sim.waiting import Told
 from logboom.errors import LogboomError, Voided
-from logboom.types import KIB
+from logboom.types import KIB, MIB
 
 COMMANDS_MAX: Final = 25
 REQUEST_BYTES_MAX: Final = 16 * KIB
+ANSWER_BYTES: Final = MIB
+"""Nodes that have less for one, here and nowhere else (``config`` refuses them), have to say so."""
 """No request of a simulated client is larger."""
 
 
@@ -99,10 +101,11 @@ class Seen:
 
 
 def _takes_little(drawn: Parameters) -> bool:
-    """Requests of some commands may be more than there is room for."""
+    """Requests of some commands may be more than there is room for, or their batch than is sent to whoever reads it."""
     admission = drawn.settings.admission
     few, short = (admission.node_ops, admission.partition_ops), (admission.node_bytes, admission.partition_bytes)
-    return min(few) < COMMANDS_MAX or min(short) < REQUEST_BYTES_MAX
+    narrow = drawn.settings.net.client_send_buffer_bytes < ANSWER_BYTES
+    return narrow or min(few) < COMMANDS_MAX or min(short) < REQUEST_BYTES_MAX
 
 
 def _removes(drawn: Parameters) -> bool:

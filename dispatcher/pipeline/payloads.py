@@ -86,7 +86,7 @@ class PartitionPayloads:
         """See Payloads."""
         (self._sealed.add if on else self._sealed.discard)(digest)
 
-    def receive(self, raw: memoryview) -> Route | None:
+    def receive(self, raw: memoryview, *, behind: bytes = b"") -> Route | None:
         """See Payloads."""
         batch = parse_batch(raw)
         header = batch.header
@@ -94,7 +94,7 @@ class PartitionPayloads:
         if store is None or header.digest in self._sealed:
             return None  # the gate asks again, until the partition is created here
         try:
-            if not store.append(batch):
+            if not store.append(batch, behind=behind):
                 return None
         except ChainBroken:
             return None  # its predecessor was lost on the way; the gate will ask from there on

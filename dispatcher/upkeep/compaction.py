@@ -163,6 +163,8 @@ class Compaction:
     async def _secure(self, partition_id: PartitionId, through_index: int) -> None:
         """State and places up to here are on the disk, to stay."""
         worker, store = self._workers.get(partition_id), self._logs[partition_id]
+        if worker is not None and worker.is_closing:  # what it had saved may be what is damaged
+            raise Unavailable(f"the state of partition {partition_id} is being made anew, or closed")
         if worker is not None and worker.saved_index < through_index:  # else destroyed since: its log stays whole
             await self._saved(worker, partition_id)
             if worker.saved_index < through_index:

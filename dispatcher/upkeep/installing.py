@@ -19,7 +19,7 @@ import structlog
 
 from dispatcher.upkeep.log_fetching import LogFetch
 from dispatcher.upkeep.sources import Sources, batches_in, number
-from logboom.errors import LogboomError, ProtocolError
+from logboom.errors import CorruptData, LogboomError, ProtocolError
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import MIB, NO_DIGEST, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Frame, Kind
@@ -183,12 +183,12 @@ class Installing:
             is_newer = newest is None or newest.global_index < global_index
             if not is_newer or raft_index > self._raft_index():  # it may only be a moment behind; it asks again
                 return
-            self._sources.first = peer
+            self._sources.begin(global_index, peer)
             self._task = asyncio.get_running_loop().create_task(self._run(global_index, keeps=True))
             return
         if self._task is not None or not self._is_of_use(raft_index) or (self._wanted and global_index < self.least):
             return
-        self._sources.first = peer
+        self._sources.begin(global_index, peer)
         self._task = asyncio.get_running_loop().create_task(self._run(global_index))
 
     def _is_of_use(self, raft_index: int) -> bool:
@@ -255,8 +255,15 @@ class Installing:
         theirs, ours = (meta.cluster, meta.lineage), (self._cluster.id, self._lineage())
         if theirs != ours or meta.global_index != global_index:
             raise ProtocolError(f"asked for the snapshot at {global_index} of {self._cluster.id}, got another")
-        await self._fetch_states(meta)
-        await self._offload.run(lambda: self._adopt(bytes(raw), global_index))
+        try:
+            await self._fetch_states(meta)
+            await self._offload.run(lambda: self._adopt(bytes(raw), global_index))
+        except CorruptData:
+            self._sources.spoilt()
+            raise
+        except Overtaken:  # nobody will go on with it
+            await self._offload.run(lambda: self._store.drop_fetch(global_index))
+            raise
         return meta
 
     def _adopt(self, raw: bytes, global_index: GlobalLogIndex) -> None:

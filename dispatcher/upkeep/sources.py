@@ -45,6 +45,21 @@ class Sources:
         self._patience = ANSWER_S
         self.first: NodeId | None = None
         """Whom to ask next."""
+        self._gave: set[NodeId] = set()
+        """Whoever has given something of the set under way."""
+        self._doubted: tuple[int, frozenset[NodeId]] = (0, frozenset())
+        """A set, and who gave all of a copy of it that was not what it should be: others are asked before them."""
+
+    def begin(self, global_index: int, peer: NodeId) -> None:
+        """The next one to be fetched, which ``peer`` has offered."""
+        if self._doubted[0] != global_index:
+            self._doubted = (global_index, frozenset())
+        self._gave.clear()
+        self.first = None if peer in self._doubted[1] else peer
+
+    def spoilt(self) -> None:
+        """What has come is not what the set says: somebody's copy is damaged, and he does not know it yet."""
+        self._doubted = (self._doubted[0], frozenset(self._gave))
 
     def on_frame(self, peer: NodeId, frame: Frame) -> None:
         """An answer, perhaps too late; not, if that node is asked the same once more."""
@@ -86,13 +101,14 @@ class Sources:
         for _ in range(ROUNDS_MAX):
             gone = 0
             order = [*([self.first] if self.first is not None else []), *(p for p in self._peers() if p != self.first)]
-            for peer in order:
+            for peer in sorted(order, key=self._doubted[1].__contains__):
                 try:
                     frame = await self._ask_one(peer, kind, header)
                 except LogboomError as error:
                     gone += isinstance(error, SetGone)
                     continue
                 self.first = peer
+                self._gave.add(peer)
                 return frame
             if gone == len(order):
                 break

@@ -139,6 +139,11 @@ class ApplyWorker:
         return self._checkpoints.saved_index
 
     @property
+    def is_closing(self) -> bool:
+        """It applies nothing any more: what becomes of its state is somebody else's to say."""
+        return self._closing
+
+    @property
     def idle(self) -> bool:
         """Nothing committed is left to apply: as far as the whole log is."""
         return self._cursor.applied.applied_index >= self.log.committed_index

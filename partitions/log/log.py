@@ -187,8 +187,10 @@ class PartitionLog(LogHoles):
 
     # -- appending (on the loop)
 
-    def append(self, batch: Batch) -> bool:
+    def append(self, batch: Batch, *, behind: bytes = b"") -> bool:
         """Queue a batch; False if it is held already, or was committed and removed.
+
+        ``behind``: a batch that it may follow without that being here, as it is known to come before it.
 
         Raises ChainBroken, or CorruptData for another partition's.
         """
@@ -205,7 +207,7 @@ class PartitionLog(LogHoles):
         before = header.first_index - 1
         # What is lost is committed: its digest says what it follows, which may be lost as well.
         previous = header.previous_digest
-        follows = lost or self.holds(before, previous) or self.is_hole(before, previous)
+        follows = lost or self.holds(before, previous) or self.is_hole(before, previous) or previous == behind
         if not follows and (before or previous != NO_DIGEST):
             raise ChainBroken(f"partition {self.partition_id}: the batch before {header.first_index} is not here")
         self._order += 1

@@ -96,7 +96,11 @@ def _places(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBas
         return Columns()
     path = directory / PLACES
     try:
-        columns = _through_base(_read(disk, path, partition_id), base, path)
+        columns = _read(disk, path, partition_id)
+        if columns.before_index > base.last_index:
+            # Of a log that begins where the others' does, for a snapshot that this node did not come to start from.
+            return Columns(before_index=base.last_index, before_digest=base.digest)
+        columns = _through_base(columns, base, path)
     except CorruptData as error:
         if base.empty_ok:
             return Columns(before_index=base.last_index, before_digest=base.digest)

@@ -21,14 +21,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import structlog
+
 from logboom.types import KIB, MIB
 from ports.clock import Clock
 from ports.counts import BYTES, RECORDS, SECONDS, Buckets
-from ports.invariant import invariant
+from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 from ports.sync import SyncJob, SyncTarget
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import Base
+
+log = structlog.get_logger(__name__)
 
 Send = Callable[[], None]
 INLINE_FILES_MAX = 2
@@ -386,4 +390,9 @@ def _run(jobs: Sequence[SyncJob]) -> None:
 
 def _release(sends: Sequence[Send]) -> None:
     for send in sends:
-        send()
+        try:
+            send()
+        except InvariantViolated:
+            raise
+        except Exception as error:  # the others have nothing to do with it, and the group has to end
+            log.exception("held_send_failed", error=repr(error))

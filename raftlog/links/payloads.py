@@ -33,12 +33,11 @@ class Payloads(Protocol):
         """Why a batch is not held."""
         ...
 
-    def receive(self, raw: memoryview) -> Route | None:
-        """Check and append a batch as tentative.
+    def receive(self, raw: memoryview, *, behind: bytes = b"") -> Route | None:
+        """Check and append a batch as tentative. ``behind``: digest of what the journal has in front of it.
 
-        Returns its route, or None if it was held already or its predecessor is missing (it
-        will be asked for again, in order). Raises CorruptData for a batch that is not what
-        its digest says.
+        Returns its route, or None if it was held already or its predecessor is missing, other than that one (it
+        will be asked for again, in order). Raises CorruptData for a batch that is not what its digest says.
         """
         ...
 

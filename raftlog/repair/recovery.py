@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
+from logboom.types import PartitionId
 from raftlog.entries.entry import unpack_routes
 from raftlog.entries.voids import voided_in
 from raftlog.journal.journal import Journal
@@ -56,11 +57,14 @@ def _write_again(journal: Journal, payloads: Payloads) -> None:
 
 
 def _put_back(journal: Journal, payloads: Payloads) -> int:
-    count = 0
+    count, before = 0, dict[PartitionId, bytes]()
     for command, _, _ in journal.entries[1:]:
         for route in unpack_routes(command):
             carried = None if payloads.holds(route) else journal.find_redo(route.digest)
-            count += carried is not None and payloads.receive(carried) is not None
+            if carried is not None:
+                behind = before.get(route.partition_id, b"")  # void, or damaged here: no reason to lose this one, too
+                count += payloads.receive(carried, behind=behind) is not None
+            before[route.partition_id] = route.digest
     if count:
         log.info("batches_put_back", batches=count)
     return count

@@ -127,6 +127,13 @@ def _read_places(check: _Check, tail: Tail | None) -> None:
     except (CorruptData, IncompatibleVersion, IndexCompacted) as error:
         report.error(path, error, REBUILD)
         return
+    if tail is not None and columns.before_index > tail.last_index:
+        if not check.installing:
+            said = (
+                f"of a snapshot that this node has not started from: the log begins behind {tail.last_index} until then"
+            )
+            report.note(path, said, "nothing")
+        return
     if tail is not None and reached != (tail.last_index, tail.digest):
         if not check.installing:
             report.damage(path, f"does not have the batch at {tail.last_index}, where the journal begins", REBUILD)

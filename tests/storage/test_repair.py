@@ -33,7 +33,7 @@ class Wire:
             self.frames.append((peer, Frame(kind, 0, header, memoryview(b"".join(buffers)))))
             return True
 
-        return SimpleNamespace(send=send)
+        return SimpleNamespace(send=send, connected=lambda _: True)
 
     def add(self, node: str, other: str, start: Recovered) -> Repair:
         def submit(job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:

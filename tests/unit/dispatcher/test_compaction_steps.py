@@ -33,6 +33,7 @@ class Worker:
     def __init__(self, steps: list[Any], partition: PartitionId) -> None:
         self.steps, self.partition = steps, partition
         self.saved_index, self.saves_to = 0, THROUGH
+        self.is_closing = False
         self.error: BaseException | None = None
 
     def save(self, saved: Callable[[BaseException | None], None]) -> None:
@@ -214,3 +215,15 @@ async def test_a_checkpoint_that_does_not_return_is_told_again_and_again(monkeyp
     await asyncio.sleep(0)
     await node.close()
     assert not node.deaths
+
+
+async def test_what_was_saved_of_a_state_that_is_made_anew_counts_for_nothing() -> None:
+    """The state that comes in its place may be older: what it lacks is in the log alone."""
+    node = Node()
+    node.worker.saved_index, node.worker.is_closing = THROUGH, True
+    node.start()
+    await node.ended()
+    assert node.steps == []
+    node.worker.is_closing = False
+    node.start()
+    assert (await node.ended())[-1] == "directories"

@@ -155,6 +155,22 @@ async def test_a_byte_that_was_changed_on_the_way_is_noticed_and_nothing_is_kept
     assert [name for name in target.disk.list(Path("/t/snapshots")) if "fetch" in name or "partial" in name] == []
 
 
+async def test_the_next_one_that_offers_it_is_asked_where_a_copy_was_damaged() -> None:
+    """Whose copy had rotted offered it again and again, and nobody else was asked for it."""
+    wire = Wire()
+    one, target = Source("a", wire, big=100), Target(wire)
+    Source("b", wire, big=100)
+    path = next(each for each in one.disk.list(Path("/s/snapshots")) if each.endswith(".states"))
+    one.disk.flip(Path("/s/snapshots") / path, 5000, 1)
+    one.serving.offer(NodeId("t"))
+    await target.ended()
+    assert (target.ready, target.store.sets()) == ([], [])
+    one.now += OFFER_AGAIN_S
+    one.serving.offer(NodeId("t"))
+    await target.ended()
+    assert target.ready == [G]
+
+
 async def test_what_fails_at_the_very_end_leaves_a_node_that_compacts_on() -> None:
     """Found by reading: compaction had been stopped for it, and stayed so."""
     wire = Wire()
@@ -298,6 +314,7 @@ class TestOvertaken:
         source.serving.offer(NodeId("t"))
         await target.ended()
         assert (target.ready, target.fatal, target.installing.failed) == ([], [], 0)
+        assert not any("fetch" in name for name in target.disk.list(Path("/t/snapshots"))), "it would stay for ever"
         assert target.compaction in (["goes on"], ["stops", "goes on"])
         target.log.close()
         assert open_log(target.disk, base, directory=Path("/t/log")).committed_index == base.last_index

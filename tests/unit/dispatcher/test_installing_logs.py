@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dispatcher.upkeep import installing, serving, sources
 from dispatcher.upkeep.installing import InstallDue
+from logboom.errors import CorruptData
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from partitions.log.batch import Batch
+from raftlog.entries.parent_state import Tail
+from server.offline.findings import Report
+from server.offline.logs import check_log
 from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, history
-from tests.unit.partitions.compaction_world import append, chain, commit, digests, flush
+from tests.unit.partitions.batches import P
+from tests.unit.partitions.compaction_world import append, base_at, chain, commit, digests, flush, open_log
 
 BEHIND = chain(COUNT + 10)
 
@@ -200,3 +206,35 @@ class TestWhoHasIt:
         source.serving.offer(NodeId("t"))
         await target.ended()
         assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
+
+
+@pytest.mark.parametrize("has", [1, 5])
+async def test_a_start_before_the_snapshot_counts_goes_on_where_its_journal_begins(has: int) -> None:
+    """Killed, or stopped, between the places of the log and what says that the snapshot is to be installed, no start
+    could read the log any more: it begins behind where the journal does."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire, has=5)
+    cut_off(source, first=20)
+    base = base_at(BEHIND, has)
+    target.log.save_places(base.last_index)()
+
+    def fails(_: int) -> None:
+        raise CorruptData("the set has rotted since")
+
+    target.take = fails
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    target.log.close()
+    again = open_log(target.disk, base, directory=Path("/t/log"))
+    assert again.first_available_index == base.last_index + 1
+    assert (again.committed_index, again.damage) == (base.last_index, [])
+    for batch in BEHIND[has:5]:
+        assert again.holds(batch.last_index, batch.digest), "the journal names it"
+    again.close()
+    report = Report(Path("/t/log"), "data")
+    tail = Tail(base.last_index, base.digest)
+    check_log(target.disk, Path("/t/log"), P, tail=tail, routes=[], carried=(), report=report)
+    assert not report.damaged
+    assert any("has not started from" in str(found) for found in report.findings)
+    target.log = again  # which reopens at what the set says, as if that were installed after all
+    assert history(target.reopened()) == history(source.log)

@@ -77,12 +77,13 @@ class Store(NoHoles):
     def lose(self, route: Route) -> bool:
         return self.batches.pop((route.partition_id, route.last_index, route.digest), None) is not None
 
-    def receive(self, raw: memoryview) -> Route | None:
+    def receive(self, raw: memoryview, *, behind: bytes = b"") -> Route | None:
         batch = bytes(raw)
         partition, index = int.from_bytes(batch[:8], "little"), int.from_bytes(batch[8:16], "little")
         if (partition, index, batch[48:64]) in self.batches:
             return None
-        if batch[16:32] != NO_DIGEST and (partition, index - 1, batch[16:32]) not in self.batches:
+        previous = batch[16:32]
+        if previous not in (NO_DIGEST, behind) and (partition, index - 1, previous) not in self.batches:
             return None
         return self.append(batch)
 

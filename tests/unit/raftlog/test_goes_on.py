@@ -15,6 +15,8 @@ from ports.seldom import Seldom
 from raftlog.links.dialling import Dialling
 from raftlog.links.refusals import Refusals
 from raftlog.turns import Turns
+from tests.unit.raftlog.cluster import Cluster, SimNode
+from tests.unit.raftlog.outbox_world import Offload, Target, group_of
 
 
 class Unheard(Exception):
@@ -82,3 +84,46 @@ async def test_who_could_not_be_called_for_an_unheard_of_reason_is_called_again(
         await asyncio.gather(*dialling.tasks(), return_exceptions=True)
     assert [line["event"] for line in lines][:2] == ["dial_failed"] * 2
     assert isinstance(lines[0]["exc_info"], Unheard)
+
+
+async def test_a_turn_that_fails_before_it_is_taken_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stayed due, and nobody could have another: a node whose links were down stood still for good."""
+    cluster, failing = Cluster(1, nodes=1), [True]
+
+    def orders(_: SimNode) -> None:
+        if failing.pop():
+            raise Unheard
+
+    async def story() -> None:
+        (node,) = cluster.ids
+        await cluster.start(node)
+        await cluster.sleep(2)
+        raft = cluster.nodes[node].raft
+        assert raft.admits
+        monkeypatch.setattr(SimNode, "orders", orders)
+        raft.turns.scheduled = True
+        with pytest.raises(Unheard):
+            raft._turn()
+        assert not raft.turns.scheduled
+        monkeypatch.undo()
+        cluster.nodes[node].submit(0)
+        applied = raft.engine.applied_index
+        await cluster.sleep(2)
+        assert raft.engine.applied_index > applied
+
+    await asyncio.to_thread(cluster.tell, story())
+
+
+def test_what_was_held_and_fails_keeps_no_other_back_and_the_group_ends() -> None:
+    """The next group never began: nothing was synced or acknowledged any more, and the node did not end."""
+    offload, journal, failures, sent = Offload(), Target(), list[BaseException](), list[str]()
+    group = group_of(offload, journal, failures)
+    for what in ("first", "second"):
+        journal.queued += 1
+        group.hold(fails)
+        group.hold(lambda what=what: sent.append(what))  # type: ignore[misc]
+        group.kick()
+        with capture_logs() as lines:
+            offload.finish_one()
+        assert [line["event"] for line in lines] == ["held_send_failed"]
+    assert (sent, failures) == (["first", "second"], [])
