@@ -222,8 +222,7 @@ async def test_what_was_saved_of_a_state_that_is_made_anew_counts_for_nothing() 
     node = Node()
     node.worker.saved_index, node.worker.is_closing = THROUGH, True
     node.start()
-    await node.ended()
-    assert node.steps == []
+    assert await node.ended() == []
     node.worker.is_closing = False
     node.start()
     assert (await node.ended())[-1] == "directories"
