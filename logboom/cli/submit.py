@@ -106,6 +106,8 @@ def submit(
         raise click.UsageError("--raw and --format say how a file or stdin is read: they do not go with a command")
     if raw and form not in (None, "lines"):
         raise click.UsageError(f"--raw takes lines as they are: it does not go with --format {form}")
+    if raw and encoding != "text":
+        raise click.UsageError(f"--raw takes lines as they are: it does not go with --encoding {encoding}")
     if not words and path is None and on_terminal(sys.stdin):
         raise click.UsageError(f"nothing to submit; a command is {USAGE}")
     with target.connect() as client:

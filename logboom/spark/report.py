@@ -167,6 +167,8 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
     except LogboomError as error:
         # Of a write that other rows came for, what the first run left stays: it is noticed again the next time.
         if plan.report_file is not None and (check is None or not isinstance(error, NonDeterministicReplay)):
+            if check is not None and not kept:
+                kept = {"report": before} if (before := _left_before(plan.report_file)) else {}
             leave_error(plan.report_file, error, **kept)
         raise
     report = replace(report, seconds=time.time() - began)
@@ -201,11 +203,7 @@ def same_as_before(plan: WritePlan, report: Report) -> None:
     """
     if plan.report_file is None:
         return
-    try:
-        raw = Path(plan.report_file).read_bytes()
-        before: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, dict[str, Any]]).get("report", {})
-    except (OSError, msgspec.MsgspecError):
-        return  # there is nothing that a run has left whole
+    before = _left_before(plan.report_file)
     known = str(before.get("fingerprint", ""))
     if not known.startswith(FORM):
         return  # none, or of a release that made others
@@ -215,6 +213,15 @@ def same_as_before(plan: WritePlan, report: Report) -> None:
             "or in another order, or from another number of tasks; what took effect is a mixture",
             write_id=report.write_id,
         )
+
+
+def _left_before(path: str) -> dict[str, Any]:
+    """The report of an earlier run, as ``_portable`` made it; empty where none has left one whole."""
+    try:
+        kept = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, dict[str, Any]])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return kept.get("report", {})
 
 
 def load(path: str | Path, target: Target) -> Report | None:

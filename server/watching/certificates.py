@@ -7,8 +7,8 @@ to end.
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
-import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,8 @@ LOOK_S: Final = 60.0
 AGAIN_S: Final = 86_400.0
 """Between two warnings of the same certificate."""
 DAY_S: Final = 86_400.0
-_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_PEM: Final = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END", re.DOTALL)
+"""By each of the names that TLS knows them by. What is behind a trusted one's certificate says nothing of its end."""
 _VERSION, _UTC_TIME, _TIME = 0xA0, 0x17, 0x18
 _NEXT_CENTURY: Final = 50
 """Two digits of a year below this are of the 21st."""
@@ -83,7 +84,7 @@ def ends_of(directory: str, node_id: str) -> dict[str, float]:
 def first_end(file: Path) -> float | None:
     """When the first of the certificates in there ends; None if nobody can say: TLS itself says what is wrong."""
     try:
-        found = [_end(ssl.PEM_cert_to_DER_cert(pem)) for pem in _PEM.findall(file.read_text("utf-8", "replace"))]
+        found = [_end(base64.b64decode(pem)) for pem in _PEM.findall(file.read_text("utf-8", "replace"))]
     except (OSError, ValueError, IndexError, OverflowError):
         return None
     return min(found, default=None)

@@ -86,6 +86,7 @@ def test_examples_of_help_are_not_broken_over_lines() -> None:
             (["submit", "-p", "0", "--raw", "--format", form, "-f", "/nowhere/x"], f"does not go with --format {form}")
             for form in ("jsonl", "csv", "parquet")
         ),
+        (["submit", "-p", "0", "--raw", "--encoding", "hex", "-f", "/nowhere/x"], "does not go with --encoding hex"),
         (["get"], "KEYS"),
         (["barrier", "-g", "x"], "'x' is not a valid integer"),
         (["barrier"], "give one of"),

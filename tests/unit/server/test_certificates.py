@@ -53,6 +53,14 @@ def test_of_several_in_a_file_the_first_counts_and_of_none_nothing(tmp_path: Pat
     assert first_end(both) is None
 
 
+@pytest.mark.parametrize("word", ["X509 ", "TRUSTED "])
+def test_it_is_found_by_each_of_the_names_that_tls_takes(tmp_path: Path, word: str) -> None:
+    certs.make_test_authority(tmp_path, ["n1"], days=30)
+    other = tmp_path / "other.pem"
+    other.write_text((tmp_path / "ca.pem").read_text().replace(" CERTIFICATE", f" {word}CERTIFICATE"))
+    assert first_end(other) == first_end(tmp_path / "ca.pem") is not None
+
+
 @given(st.binary(max_size=200))
 def test_whatever_a_file_holds_nothing_worse_comes_of_it(raw: bytes) -> None:
     with contextlib.suppress(ValueError, IndexError, OverflowError):

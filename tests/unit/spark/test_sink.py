@@ -15,6 +15,7 @@ from logboom.errors import (
     CommandsRejected,
     DeadlineExceeded,
     InvalidRequest,
+    LineageMismatch,
     NonDeterministicReplay,
     ProducerFenced,
     Unavailable,
@@ -267,6 +268,23 @@ def test_a_batch_is_compared_with_what_its_last_run_left(tmp_path, monkeypatch):
     commit(10)
     commit(10)
     commit(11, "q/8")
+
+
+def test_a_run_on_both_sides_of_a_restore_leaves_what_the_one_before_it_left(tmp_path, monkeypatch):
+    """Its error alone was left, and the next run could bring whatever rows it liked."""
+    kept = replace(plan("q/7"), report_file=str(tmp_path / "report"))
+    monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
+
+    def commit(count, *more):
+        tasks = [write(Cluster(), [rows(count)], write_id="q/7"), *more]
+        return finish(kept, tasks, began=0, check=same_as_before)
+
+    commit(10)
+    one = msgspec.structs.replace(write(Cluster(), [rows(5)], write_id="q/7"), task=1, cluster="c", lineage="before")
+    with pytest.raises(LineageMismatch, match="both sides of a restore"):
+        commit(5, one, msgspec.structs.replace(one, task=2, lineage="after"))
+    with pytest.raises(NonDeterministicReplay, match="ran before with 10 rows and now with 11"):
+        commit(11)
 
 
 def test_so_is_one_of_which_commands_were_refused(tmp_path, monkeypatch):
