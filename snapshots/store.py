@@ -21,6 +21,8 @@ from ports.scrub import UNREADABLE, Piece, Pieces, twice
 from snapshots.meta import SetMeta, decode, encode
 from snapshots.states import StatesWriter, Written, check_header, scrub_states, verify_states, whole_bytes
 
+OWN_STATES: Final = "states", "states.partial"
+"""Not what comes of them piece by piece, from another node."""
 NAME: Final = re.compile(r"([0-9]{20})\.(set|set\.new|states|states\.partial|states\.fetch)")
 
 
@@ -95,7 +97,7 @@ class SnapshotStore:
     def abandon(self, writer: StatesWriter) -> None:
         """Close it, and remove what it wrote: another node's of that index may be coming piece by piece."""
         writer.close()
-        self._remove(writer.global_index, ("states", "states.partial"))
+        self._remove(writer.global_index, OWN_STATES)
         self._claimed.discard(writer.global_index)
 
     def receive(self, global_index: GlobalLogIndex) -> File:
@@ -108,7 +110,7 @@ class SnapshotStore:
         )
         with self._changing:
             if any(each.global_index == global_index for each in self.damaged):
-                self._remove(global_index)
+                self._remove(global_index, OWN_STATES)  # what comes of it piece by piece is to take its place
                 self.damaged = tuple(each for each in self.damaged if each.global_index != global_index)
         file = self._disk.open(self.partial_path(global_index), create=True)
         if file.size():

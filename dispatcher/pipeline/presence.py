@@ -103,6 +103,7 @@ class Presence(ABC):
         self.voiding.ended(partition_id)
         self.lagging.ended(partition_id)
         self._unsynced.discard(partition_id)
+        self._touched.discard(partition_id)
         self._unshown.discard(partition_id)
         self.tails.pop(partition_id, None)
         if self.logs[partition_id].request_sync():  # whoever is fed from it may have it

@@ -157,6 +157,7 @@ class Voiding:
         void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
         if not yes:
             return _row(void, said, done=False)
+        self._check_leads()  # in this very step: a batch that is sealed, and not proposed, nobody would take any more
         repair.seal(hole.digest, on=True)
         if hole.digest not in self._waiting:
             log.warning("void_proposed", **_shown(void), said={str(n): str(lack) for n, lack in said.items()})

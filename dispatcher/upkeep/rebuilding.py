@@ -221,6 +221,7 @@ class Rebuilding:
                 log.error("rebuild_given_up", partition=partition_id, reason=story)
                 if partition_id in self._fences:
                     self._fences[partition_id].story = story
+                    self._workers[partition_id].useless = True  # no set waits for it; another takes its place, if ever
                 return
 
     def ended(self, partition_id: PartitionId) -> None:

@@ -18,8 +18,10 @@ from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.state_machine import Machine
 from logboom.types import NUMBER_MAX, PartitionId
+from partitions.apply.dedupe import Producer
 from partitions.log.log import PartitionLog
 from partitions.machines import discard
+from partitions.machines.guarded import Guarded
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
 from server.directory.data_dir import number_in
@@ -120,8 +122,7 @@ class States:
             self._disk.make_directory(directory)
         machine = self._open_machine(partition_id, directory)
         try:
-            for _ in machine.meta():
-                pass
+            _look(machine)
         except CorruptData:
             _give_up(machine)
             raise
@@ -176,6 +177,10 @@ class States:
         except IndexCompacted:
             self._loaded(partition_id)  # nothing was
             raise
+        try:
+            _look(machine)
+        except CorruptData as error:  # nor is the set damaged: the machine of a user gives back something else
+            raise ValueError(f"what it has loaded: {error}") from error
         self._loaded(partition_id)
 
     def _loaded(self, partition_id: PartitionId) -> None:
@@ -211,6 +216,17 @@ class States:
         log.warning("state_set_aside", partition=partition_id, path=str(target))
         for number in before:
             self._disk.remove_directory(directory / f"{ASIDE}{number}")
+
+
+def _look(machine: Machine) -> None:
+    """Read what its worker begins with. Raises CorruptData.
+
+    Of our own machines the bytes are checked. What a user's hands back has to be what it was given: nobody could begin.
+    """
+    users = isinstance(machine, Guarded)
+    for _, raw in machine.meta():
+        if users:
+            Producer.decode(raw)
 
 
 def _give_up(machine: Machine) -> None:

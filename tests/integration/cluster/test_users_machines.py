@@ -306,6 +306,9 @@ def test_a_load_or_a_scrub_that_does_not_return_keeps_no_other_state_waiting(tmp
         with pytest.raises(LogboomError, match=r"has taken nothing for 0\.5 s"):
             client.get(one, b"k", stale=True)
         assert len(problems({"n1": client.status()})) >= 2
+        client.submit(other, Record(b"y"), wait="applied")
+        with pytest.raises(LogboomError, match="the state of a partition is damaged here"):
+            client.create_snapshot()  # it waited for that state, and held those of all others, until the node ended
         for path in hangs:
             path.unlink()
         wait_for(lambda: holds(lambda: client.get(one, b"k", stale=True) == (1,)))

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.pipeline import Pipeline
+from dispatcher.pipeline.presence import Presence
 from logboom.types import DurabilityMode, Level, PartitionId
 
 ONE = PartitionId(1)
@@ -60,6 +62,18 @@ def settling() -> Any:
         raft=SimpleNamespace(engine=None),
         parent=SimpleNamespace(global_index=1),
     )
+
+
+def test_what_is_destroyed_before_it_was_looked_at_is_forgotten() -> None:
+    """Each sync of the node looked at everything for the sake of it, until the node ended."""
+    pipeline = settling()
+    pipeline.logs[ONE].request_sync = lambda: False
+    ends = MagicMock(
+        workers=pipeline.workers, logs=pipeline.logs, _touched=pipeline._touched, _unsynced=pipeline._unsynced
+    )
+    Presence.ended(ends, ONE)
+    Pipeline._settle(pipeline)
+    assert pipeline._unsynced == set()
 
 
 def test_all_who_follow_a_log_are_told_though_some_stop_meanwhile() -> None:

@@ -18,6 +18,7 @@ from logboom.settings import ApplySettings
 from logboom.state_machine import Entry, Machine, Position, Space
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.machines import kv
+from partitions.machines.guarded import guard
 from partitions.machines.kv import KvMachine
 from server.directory.states import States
 from snapshots.meta import SetMeta
@@ -85,6 +86,14 @@ class Refuses(KvMachine):
         super().load(entries, position)
 
 
+class Garbles(KvMachine):
+    """A machine of a user: what it hands back of its producers is not what it was given."""
+
+    def meta(self) -> Iterator[tuple[bytes, bytes]]:
+        if self.position().applied_index:
+            yield b"p" * 16, b"garbage"
+
+
 def log_from(first: int) -> Any:
     return SimpleNamespace(first_available_index=first)
 
@@ -127,6 +136,37 @@ def test_a_damaged_one_is_kept_aside_and_made_anew_from_the_newest_set(world: Wo
     machine, lacks = world.states.open(P, log_from(3), None)
     assert (machine.position(), lacks) == (position(6), None)
     assert world.aside() == ["state.damaged-1"]
+
+
+def test_so_is_one_that_garbles_its_producers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node of a user's machine, which has no sums of its own, never started again."""
+    world.saved(7)
+    world.set_at(7)
+    made: list[Machine] = []
+
+    def open_machine(_: PartitionId, directory: Path) -> Machine:
+        file = world.files.open(directory, ApplySettings())
+        made.append(guard("users", KvMachine(file) if made else Garbles(file)))
+        return made[-1]
+
+    monkeypatch.setattr(world.states, "_open_machine", open_machine)
+    rebuilt = world.states.open(P, log_from(8), None)
+    assert (rebuilt.lacks, rebuilt.machine.position(), len(world.aside())) == (None, position(7), 1)
+
+
+def test_one_that_garbles_what_it_loads_is_no_good_and_the_set_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.set_at(7)
+
+    def open_machine(_: PartitionId, directory: Path) -> Machine:
+        return guard("users", Garbles(world.files.open(directory, ApplySettings())))
+
+    monkeypatch.setattr(world.states, "_open_machine", open_machine)
+    rebuilt = world.states.open(P, log_from(8), None)
+    assert rebuilt.lacks is not None
+    assert "a producer's entry cannot be read" in rebuilt.lacks.story
+    assert [meta.global_index for meta in world.sets.sets()] == [7]
 
 
 def test_only_the_newest_is_kept_aside(world: World) -> None:
