@@ -123,8 +123,8 @@ class Disk(Protocol):
         """The whole of a small file."""
         ...
 
-    def replace_file(self, path: Path, content: bytes) -> None:
-        """Atomically and durably: write aside, sync, rename, sync the directory."""
+    def replace_file(self, path: Path, *content: Buffer) -> None:
+        """Atomically and durably: write aside, sync, rename, sync the directory. ``content``: in as many pieces."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:

@@ -90,8 +90,8 @@ class MemoryDisk:
     def read_file(self, path: Path) -> bytes:
         return bytes(self.files[path])
 
-    def replace_file(self, path: Path, content: bytes) -> None:
-        self.files[path] = bytearray(content)
+    def replace_file(self, path: Path, *content: Buffer) -> None:
+        self.files[path] = bytearray().join(content)
 
     def rename(self, source: Path, target: Path) -> None:
         self.files[target] = self.files.pop(source)

@@ -31,6 +31,7 @@ from chaos.sim.inode import (
     os_error,
 )
 from chaos.sim.trees import Directory
+from ports.disk import Buffer
 
 __all__ = (
     "KEPT", "LOST", "DeadHandle", "DroppedPages", "Image", "Op", "ShortWrite", "SimDisk", "SimFile", "SimLock",
@@ -231,13 +232,13 @@ class SimDisk:
         self._before("read", path)
         return self._inode(path).raw()
 
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def replace_file(self, path: Path, *content: Buffer) -> None:
         aside = path.with_name(path.name + ".new")
         file = self.open(aside, create=True)
         try:
             if file.size():
                 file.truncate(0)
-            file.write([content], offset=0)
+            file.write(content, offset=0)
             file.sync()
         finally:
             file.close()

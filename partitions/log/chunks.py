@@ -105,14 +105,15 @@ class ChunkReader:
         while True:
             columns = self._committed.columns
             row = columns.at(position)
-            segment, lengths = columns.segment[row], columns.length[row : row + count]
+            segment, offset, _ = columns.place(row)
+            lengths = columns.lengths(row, row + count)
             if segment == NOWHERE_SEGMENT:
                 self._refuse_gap(position)
             try:
-                raw = self._read(segment, columns.offset[row], sum(lengths), cold=cold)
+                raw = self._read(segment, offset, sum(lengths), cold=cold)
             except SegmentRemoved:
                 now = self._committed.columns
-                if now.segment[now.at(position)] == segment:
+                if now.place(now.at(position))[0] == segment:
                     raise  # or it has been removed in between: IndexCompacted
                 continue
             whole = at = 0
@@ -143,9 +144,7 @@ class ChunkReader:
         if position >= columns.end:
             return None
         row = columns.at(position)
-        return Place(
-            columns.global_index[row], columns.last[row], columns.segment[row], columns.offset[row], columns.length[row]
-        )
+        return Place(columns.global_index[row], columns.last[row], *columns.place(row))
 
     def first_at_time(self, timestamp_ms: int, *, through_index: int, start: int = 0) -> int:
         """Position of the first batch from this time on, by reading a few headers; behind ``through_index``: none yet.
@@ -189,9 +188,10 @@ class ChunkReader:
     def _timestamp(self, position: int) -> int:
         columns = self._committed.columns
         row = columns.at(position)
+        segment, offset, _ = columns.place(row)
         try:
-            with self._files.use(columns.segment[row]) as file:
-                header = parse_header(file.read(offset=columns.offset[row], length=HEADER_BYTES))
+            with self._files.use(segment) as file:
+                header = parse_header(file.read(offset=offset, length=HEADER_BYTES))
         except CorruptData as error:
             raise self._damaged(position, str(error)) from error
         except SegmentRemoved:

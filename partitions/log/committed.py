@@ -2,14 +2,15 @@
 
 Batches are numbered from 0 in the order of the log, and keep their *position* when those in front of
 them are removed. Written on the loop, read by any thread: an operation looks at one ``Columns``, which
-is only appended to; what removes or mends swaps in another. About 50 bytes per batch.
+is only appended to; what removes or mends swaps in another. About 50 bytes per batch: what is mended is noted
+beside the columns, which are shared with the one before, and not copied.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from logboom.errors import IndexCompacted
@@ -20,6 +21,8 @@ SUMMED = 4096
 """Batches that are added up at a time."""
 STEP = 65_536
 """Batches that are copied at a time: what is copied at once holds up all threads."""
+MOVED_MAX = 4096
+"""More than that are copied with all others, into columns that have them."""
 NOWHERE_SEGMENT = 0
 """Of a batch that lies nowhere: it is void, or nobody has it. Segments are numbered from 1."""
 
@@ -35,6 +38,7 @@ class Columns:
         "global_index",
         "last",
         "length",
+        "moved",
         "offset",
         "segment",
         "start",
@@ -53,11 +57,38 @@ class Columns:
         self.offset = array("Q")
         self.length = array("I")
         self.digests = bytearray()
+        self.moved: dict[int, tuple[int, int, int]] = {}
+        """Of a few rows segment, offset and length, in place of those in the columns."""
 
     @property
     def end(self) -> int:
         """Position behind the last batch."""
         return self.start + len(self.last)
+
+    def place(self, row: int) -> tuple[int, int, int]:
+        """Segment, offset and length of the batch there."""
+        if self.moved and row in self.moved:
+            return self.moved[row]
+        return self.segment[row], self.offset[row], self.length[row]
+
+    def lengths(self, low: int, high: int) -> array[int]:
+        """Of the batches in these rows."""
+        some = self.length[low:high]
+        if self.moved:
+            high = low + len(some)
+            rows = range(low, high) if len(some) < len(self.moved) else self.moved
+            for row in rows:
+                if low <= row < high and row in self.moved:
+                    some[row - low] = self.moved[row][2]
+        return some
+
+    def with_moved(self, moved: Mapping[int, tuple[int, int, int]]) -> Columns:
+        """The same batches, some in other places; whatever is appended to either is in both."""
+        other = Columns.__new__(Columns)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.moved = {**self.moved, **moved}
+        return other
 
     def append(self, ref: BatchRef, global_index: int) -> None:
         """The next batch."""
@@ -106,11 +137,15 @@ class Columns:
         return some
 
     def take(self, other: Columns, end: int) -> None:
-        """What ``other`` has behind what is here, up to a position."""
-        low, high = other.at(self.end), other.at(end)
+        """What ``other`` has behind what is here, up to a position; what has moved there lies here in the columns."""
+        low, high, own_low = other.at(self.end), other.at(end), len(self.last)
         for own, all_ in zip(self._numbers(), other._numbers(), strict=True):
             own.extend(all_[low:high])
         self.digests += other.digests[low * DIGEST_BYTES : high * DIGEST_BYTES]
+        for row, place in other.moved.items():
+            if low <= row < high:
+                at = row - low + own_low
+                self.segment[at], self.offset[at], self.length[at] = place
         self.last.extend(other.last[low:high])
 
     def _numbers(self) -> tuple[array[int], ...]:
@@ -121,7 +156,7 @@ class Columns:
         """Of the batches that end behind ``index``; of many a guess, by the first of them."""
         row = bisect_left(self.last, index + 1)
         rows = len(self.last) - row
-        some = sum(self.length[row : row + SUMMED])
+        some = sum(self.lengths(row, row + SUMMED))
         return some if rows <= SUMMED else some * rows // SUMMED
 
 
@@ -191,7 +226,7 @@ class Committed:
             return None
         columns = self._columns
         position = self.position(last_index, digest)
-        if position is None or columns.segment[position - columns.start] == NOWHERE_SEGMENT:
+        if position is None or columns.place(position - columns.start)[0] == NOWHERE_SEGMENT:
             return None
         return position
 
@@ -211,7 +246,7 @@ class Committed:
     def is_nowhere(self, position: int) -> bool:
         """The batch there is void, or nobody has it: there are no bytes of it. Raises IndexCompacted."""
         columns = self._columns
-        return columns.segment[columns.at(position)] == NOWHERE_SEGMENT
+        return columns.place(columns.at(position))[0] == NOWHERE_SEGMENT
 
     def is_void(self, last_index: int, digest: bytes) -> bool:
         """It was declared void, and is still within what is here."""
@@ -272,24 +307,25 @@ class Committed:
         """
         columns = self._columns
         row, rows = columns.at(position), len(columns.last)
-        segment, end = columns.segment[row], columns.offset[row]
+        segment, end, _ = columns.place(row)
         count = 0
         while row + count < rows and count < most:
             at = row + count
             before = columns.last[at - 1] if at else columns.before_index
-            if columns.segment[at] != segment or columns.offset[at] != end or before >= through_index:
+            there, offset, length = columns.place(at)
+            if there != segment or offset != end or before >= through_index:
                 break
-            if count and room < columns.length[at]:
+            if count and room < length:
                 break
-            end += columns.length[at]
-            room -= columns.length[at]
+            end += length
+            room -= length
             count += 1
         return count
 
     def nbytes(self, start: int, stop: int) -> int:
         """Of the batches at these positions. Raises IndexCompacted."""
         columns = self._columns
-        return sum(columns.length[columns.at(start) : columns.at(stop)])
+        return sum(columns.lengths(columns.at(start), columns.at(stop)))
 
     def retaining(self, through_index: int, nbytes: int) -> int:
         """The largest index such that batches from its own on, up to ``through_index``, have so many bytes.
@@ -299,14 +335,14 @@ class Committed:
         columns = self._columns
         row = columns.through(through_index) - columns.start
         while row > 0 and nbytes > 0:
-            some = columns.length[max(0, row - SUMMED) : row]
+            some = columns.lengths(max(0, row - SUMMED), row)
             if (of_all := sum(some)) < nbytes:
                 nbytes -= of_all
                 row -= len(some)
                 continue
             while nbytes > 0:
                 row -= 1
-                nbytes -= columns.length[row]
+                nbytes -= columns.place(row)[2]
         return columns.last_index(columns.start + row - 1) + 1
 
     # -- removing
@@ -361,37 +397,38 @@ class Committed:
         position = self.position(last_index, digest)
         if position is None:
             return
-        columns = self._columns.part(self._columns.start, self._columns.end)
-        row = columns.at(position)
-        columns.segment[row], columns.offset[row], columns.length[row] = NOWHERE_SEGMENT, 0, 0
-        self._columns = columns
-        self.moved += 1
+        self._move({self._columns.at(position): (NOWHERE_SEGMENT, 0, 0)})
 
     def mend(self, refs: Sequence[BatchRef]) -> None:
         """These are written; what was lost of them is read there from now on."""
         mended = [(self._lost.pop(key), ref) for ref in refs if (key := (ref.last_index, ref.digest)) in self._lost]
         if not mended:
             return
-        columns = self._columns.part(self._columns.start, self._columns.end)
-        for position, ref in mended:
-            row = columns.at(position)
-            columns.segment[row], columns.offset[row], columns.length[row] = ref.segment, ref.offset, ref.length
+        for _, ref in mended:
             self._newest[ref.segment] = max(ref.last_index, self.newest_in(ref.segment))
-        self._columns = columns
+        at = self._columns.at
+        self._move({at(position): (ref.segment, ref.offset, ref.length) for position, ref in mended})
+
+    def _move(self, moved: Mapping[int, tuple[int, int, int]]) -> None:
+        columns = self._columns
+        if len(columns.moved) > MOVED_MAX:
+            columns = columns.part(columns.start, columns.end)
+        self._columns = columns.with_moved(moved)
         self.moved += 1
 
 
 def ref_at(columns: Columns, position: int) -> BatchRef:
     """The batch there; its term and order are not kept. Raises IndexCompacted."""
     row = columns.at(position)
+    segment, offset, length = columns.place(row)
     return BatchRef(
         PartitionLogIndex(columns.last_index(position - 1) + 1),
         PartitionLogIndex(columns.last[row]),
         columns.digest(position),
         columns.digest(position - 1),
         Term(0),
-        columns.segment[row],
-        columns.offset[row],
-        columns.length[row],
+        segment,
+        offset,
+        length,
         0,
     )

@@ -11,7 +11,7 @@ from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIn
 from partitions.log.committed import NOWHERE_SEGMENT, Columns
 from partitions.log.compaction import orphans
 from partitions.log.open_segment import OpenSegment
-from partitions.log.places import PLACES, decode_places, encode_places
+from partitions.log.places import PLACES, decode_places, pieces_of
 from partitions.log.segment import BatchRef, Damage, load, segment_names
 from ports.disk import Disk
 
@@ -78,7 +78,7 @@ def begin_places(disk: Disk, directory: Path, partition_id: PartitionId, base: L
         _through_base(_read(disk, path, partition_id), base, path)
     except CorruptData:
         columns = Columns(before_index=base.last_index, before_digest=base.digest)
-        disk.replace_file(path, encode_places(columns, partition_id))
+        disk.replace_file(path, *pieces_of(columns, partition_id))
 
 
 def places_reach(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase) -> bool:

@@ -20,9 +20,10 @@ from blake3 import blake3
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import HEADER_BYTES
-from partitions.log.committed import NOWHERE_SEGMENT, Columns
+from partitions.log.committed import NOWHERE_SEGMENT, STEP, Columns
 from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef
-from ports.disk import Disk
+from ports.disk import Buffer, Disk
+from ports.invariant import invariant
 
 PLACES: Final = "places"
 """Its name, in the partition's directory."""
@@ -53,7 +54,7 @@ def saving(
 
     def run() -> None:
         settle()
-        disk.replace_file(path, encode_places(columns.part(columns.start, end), partition_id))
+        disk.replace_file(path, *pieces_of(columns.part(columns.start, end, step=STEP), partition_id))
 
     return run
 
@@ -93,7 +94,13 @@ def with_fetched(
 
 
 def encode_places(columns: Columns, partition_id: PartitionId) -> bytes:
-    """The file. ``columns`` are the caller's own: nobody appends to them."""
+    """The file. ``columns`` are the caller's own: nobody appends to them, and none has moved."""
+    return b"".join(pieces_of(columns, partition_id))
+
+
+def pieces_of(columns: Columns, partition_id: PartitionId) -> list[Buffer]:
+    """The same in pieces, of which the large ones are the columns themselves."""
+    invariant(not columns.moved, "places of {}: rows have moved", partition_id)
     head = HEADER.pack(
         MAGIC,
         VERSION if NOWHERE_SEGMENT in columns.segment else WITHOUT_VOIDS,
@@ -104,8 +111,8 @@ def encode_places(columns: Columns, partition_id: PartitionId) -> bytes:
         columns.before_digest,
         len(columns.last),
     )
-    rows = [_little(each).tobytes() for each in _numbers(columns)] + [bytes(columns.digests)]
-    return b"".join((head, _digest(head, rows), *rows))
+    rows = [memoryview(_little(each)).cast("B") for each in _numbers(columns)] + [memoryview(columns.digests)]
+    return [head, _digest(head, rows), *rows]
 
 
 def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Columns:
@@ -202,7 +209,7 @@ def _little(column: array[int], *, own: bool = False) -> array[int]:
     return column
 
 
-def _digest(head: bytes, rows: Iterable[bytes | memoryview]) -> bytes:
+def _digest(head: bytes, rows: Iterable[memoryview]) -> bytes:
     hasher = blake3(head)
     for each in rows:
         hasher.update(each)

@@ -106,7 +106,7 @@ class LookingDisk:
         with _reading(path):
             return self._disk.read_file(path)
 
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def replace_file(self, path: Path, *content: Buffer) -> None:
         self.replaced.append(path)
 
     def rename(self, source: Path, target: Path) -> None:

@@ -346,12 +346,12 @@ class OsDisk:
         """See Disk."""
         return path.read_bytes()
 
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def replace_file(self, path: Path, *content: Buffer) -> None:
         """See Disk."""
         aside = path.with_name(path.name + ".new")
         file = OsFile(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            file.write([content], offset=0)
+            file.write(content, offset=0)
             file.sync()
         finally:
             file.close()

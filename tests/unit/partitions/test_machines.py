@@ -20,6 +20,7 @@ from partitions import machines
 from partitions.machines import machine_class, open_machine
 from partitions.machines.guarded import Guarded
 from partitions.machines.log import CHECKPOINT_BATCHES, LogMachine
+from ports.disk import Buffer
 from server.world.disk_os import OsDisk
 
 
@@ -52,13 +53,13 @@ class Disk(OsDisk):
 
     beside: Callable[[], object]
 
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def replace_file(self, path: Path, *content: Buffer) -> None:
         self.beside()
-        super().replace_file(path, content)
+        super().replace_file(path, *content)
 
 
 class FullDisk(OsDisk):
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def replace_file(self, path: Path, *content: Buffer) -> None:
         raise OSError(28, "No space left on device")
 
 

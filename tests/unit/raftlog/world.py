@@ -186,9 +186,9 @@ class MemoryDisk:
     def read_file(self, path: Path) -> bytes:
         return bytes(self.files[path])
 
-    def replace_file(self, path: Path, content: bytes) -> None:
-        self.files[path] = bytearray(content)
-        self.stable[path] = content
+    def replace_file(self, path: Path, *content: Buffer) -> None:
+        self.stable[path] = b"".join(content)
+        self.files[path] = bytearray(self.stable[path])
 
     def rename(self, source: Path, target: Path) -> None:
         self.files[target] = self.files.pop(source)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, LogboomError, WrongNode
 from logboom.types import DurabilityMode
+from ports.disk import Buffer
 from server.directory.data_dir import DataDir
 from server.directory.manifest import Kind, Manifest, decode, encode, sealed
 from server.main import _may_pass
@@ -50,7 +51,7 @@ sys.stdin.read()
 
 
 class FullDisk(OsDisk):
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def replace_file(self, path: Path, *content: Buffer) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

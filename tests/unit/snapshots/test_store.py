@@ -266,19 +266,6 @@ class TestDamage:
             assert str(HERE / f"{30:020d}.states") in str(store.damaged[1].error)
             assert disk.list(HERE) == names
 
-    @pytest.mark.parametrize("taken", [False, True], ids=["", "taken here meanwhile"])
-    def test_another_nodes_takes_the_place_of_the_very_one_that_is_damaged(self, disk: SimDisk, taken: bool) -> None:
-        """What had been fetched was removed together with it: the node ended, and began to fetch anew."""
-        store = SnapshotStore(disk, HERE)
-        make(store, 20)
-        spoil(disk, f"{20:020d}.set")
-        store = SnapshotStore(disk, HERE)
-        raw = fetched(store, 20)
-        if taken:
-            store.abandon(store.begin(index(20)))
-        assert store.adopt_fetched(raw, index(20)).global_index == 20
-        assert (indices(SnapshotStore(disk, HERE)), store.damaged) == ([20], ())
-
     def test_one_that_the_disk_cannot_read_is_damaged_too(self, disk: SimDisk, store: SnapshotStore) -> None:
         """Found by review: a bad sector in a set, which others replace, kept its node from starting."""
         for number in (10, 20):
