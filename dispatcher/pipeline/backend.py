@@ -154,6 +154,7 @@ class Backend(Pipeline):
         """See RaftEvents."""
         super().peer_forgot(peer)
         self.exchange.asking.forget(peer)
+        self.barriers.members_changed()  # where partitions were by what it said they are no longer
 
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
