@@ -231,6 +231,10 @@ class Backend(Pipeline):
         """Watermarks, barriers and reads of these partitions (None: all) may be answered."""
         return self.recovery.over if partitions is None else self.recovery.of(partitions)
 
+    def has_log(self, partition_id: PartitionId) -> bool:
+        """What was committed of it before this node started is durable here, though its state may be behind."""
+        return self.recovery.logged(partition_id, undurable_from=self.logs[partition_id].undurable_from)
+
     def global_commit_index(self) -> GlobalLogIndex:
         """Highest ``global_log_index`` that this node knows to be committed."""
         return self.parent.global_index
