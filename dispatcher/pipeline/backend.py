@@ -179,9 +179,9 @@ class Backend(Pipeline):
 
     def _relieve(self) -> None:
         """What this node's own signals withhold it withholds from all as long as it leads."""
-        to, own = self.pressure.better(), self.pressure.own
-        if to is not None and own is not None:
-            self.lagging.relieve(to, f"{own.signal} withholds everything here, and not elsewhere")
+        better, own = self.pressure.better(), self.pressure.own
+        if better and own is not None:
+            self.lagging.relieve(better, f"{own.signal} withholds everything here, and not elsewhere")
 
     # -- what clients ask
 
