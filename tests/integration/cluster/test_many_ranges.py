@@ -56,3 +56,29 @@ async def test_who_waits_for_the_commit_alone_hears_of_it_too(tmp_path: Path) ->
             numbers.settle(slow)
             await client.submit(0, Add(b"n", 1), wait="applied")
             assert await client.get(0, b"n") == (5,)
+
+
+MINE = b"makes-its-own-16"
+
+
+async def test_who_numbers_himself_leaves_gaps_for_ever(tmp_path: Path) -> None:
+    """He was refused for good once there were too many ranges, though each write had been answered before the next."""
+    with LocalCluster(partitions=1, directory=tmp_path, settings={"apply.producer_ranges_max": 4}) as cluster:
+        async with Client(cluster.endpoints, timeout=30) as client:
+            for _ in range(2):
+                for sequence in range(0, 22, 2):
+                    await client.submit(0, Add(b"n", 1), producer_id=MINE, sequence=sequence, floor=sequence)
+                assert await client.get(0, b"n") == (11,)
+
+
+async def test_who_has_come_to_the_end_of_it_goes_on_with_a_floor(tmp_path: Path) -> None:
+    with LocalCluster(partitions=1, directory=tmp_path, settings={"apply.producer_ranges_max": 4}) as cluster:
+        async with Client(cluster.endpoints, timeout=30) as client:
+            for sequence in range(0, 10, 2):  # what begins at the floor of 0 is no range
+                await client.submit(0, Add(b"n", 1), producer_id=MINE, sequence=sequence)
+            with pytest.raises((QuotaExceeded, DeadlineExceeded), match="`floor`"):
+                await client.submit(0, Add(b"n", 1), producer_id=MINE, sequence=10, timeout=REFUSED_S)
+            for sequence in (10, 12, 4, 8):
+                await client.submit(0, Add(b"n", 1), producer_id=MINE, sequence=sequence, floor=min(sequence, 10))
+            await client.submit(0, Add(b"n", 1), producer_id=MINE, sequence=9, floor=5)
+            assert await client.get(0, b"n") == (7,)  # nothing below 10 was to come any more: 9 is taken for done
