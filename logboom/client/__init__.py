@@ -17,7 +17,7 @@ from logboom.client.cursors import Cursors
 from logboom.client.home import Unportable
 from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
-from logboom.client.parts import Part, check_partition, check_sequence, checked, checked_producer
+from logboom.client.parts import Part, check_floor, check_partition, check_sequence, checked, checked_producer
 from logboom.client.reads import Reader
 from logboom.client.sender import Sender
 from logboom.client.state_reading import StateReading
@@ -153,6 +153,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         producer_id: bytes | None = None,
         epoch: int = 0,
         sequence: int | None = None,
+        floor: int = 0,
         dense: bool = False,
         traceparent: str | None = None,
     ) -> Receipt:
@@ -167,7 +168,10 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
 
         A client numbers its commands itself, so that its own retries take effect once. To be safe over
         restarts of *your* process, give ``producer_id`` (16 bytes) and the ``sequence`` of the first command;
-        ``dense`` refuses gaps, a higher ``epoch`` fences off whoever uses an older one.
+        ``dense`` refuses gaps, a higher ``epoch`` fences off whoever uses an older one. Numbers may have gaps, but
+        a partition remembers so many separate ranges of a producer (`apply.producer_ranges_max`), and refuses another
+        one with QuotaExceeded. ``floor``: nothing below will be sent there again, which settles them; what comes from
+        below all the same is taken for done. The first sequence that is not answered yet will do, or this one.
 
         A node that is overloaded refuses at once, and the client tries again until ``timeout``. With
         ``admission_wait`` (seconds) the node keeps the request in a queue for so long, in which its turn comes sooner.
@@ -182,9 +186,9 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         rows: Any = [commands] if alone else commands
         if not rows:
             raise InvalidRequest("no commands given")
-        if producer_id is None and (sequence is not None or dense or epoch):
+        if producer_id is None and (sequence is not None or dense or epoch or floor):
             raise InvalidRequest(
-                "sequence, dense and epoch go with a producer_id: this client numbers its own commands"
+                "sequence, floor, dense and epoch go with a producer_id: this client numbers its own commands"
             )
         if len(rows) == 1 and producer_id is None and sequence is None and traceparent is None:
             check_partition(partition_id)
@@ -206,6 +210,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             producer_id=producer_id,
             epoch=epoch,
             sequence=sequence,
+            floor=floor,
             dense=dense,
             traceparent=traceparent,
         )
@@ -351,6 +356,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         producer_id: bytes | None = None,
         epoch: int = 0,
         sequence: int | None = None,
+        floor: int = 0,
         dense: bool = False,
         line: Hashable = None,
         traceparent: str | None = None,
@@ -362,8 +368,8 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         check_partition(partition_id)
         if (producer_id is None) != (sequence is None):
             raise InvalidRequest("give producer_id and sequence together, or neither")
-        if producer_id is None and (dense or epoch):
-            raise InvalidRequest("dense and epoch go with a producer_id")
+        if producer_id is None and (dense or epoch or floor):
+            raise InvalidRequest("floor, dense and epoch go with a producer_id")
         if producer_id is None or sequence is None:
             one = {partition_id: block}
             receipts = await self.submit_blocks(
@@ -372,9 +378,10 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             return receipts.parts[0]
         _check_block(block)
         check_sequence(sequence)
+        check_floor(floor, sequence)
         level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipt = await self._submitter.numbered(
-            Part(partition_id, sequence, block),
+            Part(partition_id, sequence, block, floor),
             wait=level,
             deadline=deadline,
             producer_id=checked_producer(producer_id),

@@ -72,6 +72,8 @@ class ApplyWorker:
         self.log = log
         self.machine = machine
         self.dedupe = Dedupe(settings, machine.meta())
+        self._before: tuple[Dedupe, PartitionLogIndex] | None = None
+        """What the one in whose place this one is knew of producers, and through where, until that is known here."""
         self._cursor = Cursor(applied=machine.position())
         self._offload = self.offload = offload
         """For all that is asked of the machine."""
@@ -132,6 +134,11 @@ class ApplyWorker:
     def applied_global_index(self) -> GlobalLogIndex:
         """Of the last batch that was applied."""
         return self._cursor.applied.applied_global_index
+
+    @property
+    def remembered(self) -> tuple[Dedupe, PartitionLogIndex]:
+        """What has been applied of producers, and through where: a state that is made anew was further than it is."""
+        return self._before or (self.dedupe, self.applied_index)
 
     @property
     def saved_index(self) -> PartitionLogIndex:
@@ -242,6 +249,8 @@ class ApplyWorker:
         self._checkpoints.fail(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
         other._stops, self._stops = self._stops, []
         other._cursor.raise_limit(self._cursor.limit)
+        if other.applied_index < self.remembered[1]:
+            other._before = self.remembered
         if self._held:  # it comes as far as this one was, and no further
             other._held = True
             other.stop_at(self.applied_index, lambda _: None, lambda _: other.pause() if other._held else None)
@@ -287,6 +296,12 @@ class ApplyWorker:
                 self._stopped = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._stopped)
         self._checkpoints.fail(Unavailable(f"partition {self.log.partition_id} is being closed"))
+
+    def forget(self) -> None:
+        """The partition is gone, see Dedupe.drop."""
+        self.dedupe.drop()
+        if self._before is not None:
+            self._before[0].drop()
 
     def _start(self) -> None:
         cursor = self._cursor
@@ -367,6 +382,8 @@ class ApplyWorker:
             self.counts.applied(batches, nbytes, took, reclaimable=self._reclaimable)
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
+            if self._before is not None and self._before[1] <= self.applied_index:
+                self._before = None
             self._on_progress(batches)
             self._checkpoints.save_when_due()
             if self.applied_index < self._aim:

@@ -194,7 +194,7 @@ def test_what_would_be_refused_when_it_is_applied_is_not_ordered(waits: bool) ->
             raise QuotaExceeded("too many ranges", limit=3, used=3)
 
     dedupe = SimpleNamespace(lookup=lambda *_: None, makes_room=makes_room)
-    node.submitting._pipeline.workers = {A: SimpleNamespace(dedupe=dedupe, applied_index=0)}  # type: ignore[misc, dict-item]
+    node.submitting._pipeline.workers = {A: SimpleNamespace(dedupe=dedupe, remembered=(dedupe, 0))}  # type: ignore[misc, dict-item]
     taken = node.admission.admit([(A, 4, 10)], 0.0)
     if waits:
         node.ask(1, "late", producer=ProducerId(b"p" * 16))
@@ -216,7 +216,7 @@ def test_nor_is_what_lacks_room_for_what_has_to_be_ordered_in_front_of_it() -> N
     node = Node(partition_ops=1)
     needs = iter([None, 5, 5])
     dedupe = SimpleNamespace(lookup=lambda *_: None, makes_room=lambda *_, **__: next(needs))
-    node.submitting._pipeline.workers = {A: SimpleNamespace(dedupe=dedupe, applied_index=0)}  # type: ignore[misc, dict-item]
+    node.submitting._pipeline.workers = {A: SimpleNamespace(dedupe=dedupe, remembered=(dedupe, 0))}  # type: ignore[misc, dict-item]
     taken = node.admission.admit([(A, 1, 10)], node.loop.now)
     node.ask(1, "late", producer=ProducerId(b"p" * 16))
     assert node.answers == []

@@ -153,10 +153,19 @@ class World:
     def reported(self) -> list[int]:
         return [batch.first_index for batches in self.progress for batch in batches]
 
-    def commit(self, count: int = 1, *, records: int = 2, payload: bytes = b"x", wide: bool = False) -> None:
+    def commit(
+        self,
+        count: int = 1,
+        *,
+        records: int = 2,
+        payload: bytes = b"x",
+        wide: bool = False,
+        sequence: int | None = None,
+    ) -> None:
         for _ in range(count):
             first = self.log.committed_index + 1
-            batch = make(first, self.head, [payload] * records, sequence=first - 1, wide=wide)
+            number = first - 1 if sequence is None else sequence
+            batch = make(first, self.head, [payload] * records, sequence=number, wide=wide)
             self.log.append(batch)
             flush(self.log)
             self.ends.append(batch.last_index)
