@@ -199,7 +199,7 @@ class Cluster(Lookout):
         addresses = self.addresses()
         self._next = (self._next + 1) % len(addresses)
         chosen = addresses[self._next]
-        known, live = self._connections.get(chosen), self._live()
+        known, live = self._connections.get(chosen), self._led(self._live())
         if known in live:
             return known
         if live:

@@ -257,7 +257,7 @@ class LogStreams:
                 if on_node is not None:
                     on_node(connection.address)
                 header = {"partition": partition_id, "credit": credit, **start.fields(), **fields}
-                frames = connection.stream(Kind.TAIL, header, credit=credit)
+                frames = connection.stream(Kind.TAIL, header, credit=credit, roams=node is None)
                 failures.begun()
                 try:
                     async for frame in frames:
@@ -316,7 +316,7 @@ class LogStreams:
                 if "log_scan" not in connection.welcome.get("features", ()):
                     raise IncompatibleVersion(f"{connection.address} is of an older release and cannot scan the log")
                 asked = {**header, **start.fields(), "through_global": through}
-                frames = connection.stream(Kind.LOG_SCAN, asked, credit=credit)
+                frames = connection.stream(Kind.LOG_SCAN, asked, credit=credit, roams=node is None)
                 failures.begun()
                 count, last = 0, 0
                 try:

@@ -25,6 +25,7 @@ from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
+from partitions.log.unread import NotRead
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
@@ -38,6 +39,7 @@ INLINE_RECORDS_MIN: Final = 16
 INLINE_S_MAX: Final = 0.002
 INLINE_AGAIN_S: Final = 10.0
 """Whose state is slow to read is not applied on the loop for so long."""
+NO_MAX: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -414,7 +416,9 @@ class ApplyWorker:
         self.counts.failures += 1
         self.last_error = repr(error)
         self.damage = error if isinstance(error, DamagedBatch) else None
-        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max)
+        # What cannot be read is damaged before long, or is read: no operator could do more for it.
+        attempts_max = NO_MAX if isinstance(error, NotRead) else self._settings.retry_attempts_max
+        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=attempts_max)
         log.error(
             "apply_failed",
             partition=self.log.partition_id,
