@@ -217,7 +217,7 @@ class LogStreams:
         finally:
             await close(feed)
 
-    def tail_metadata(
+    async def tail_metadata(
         self,
         partition_id: int,
         *,
@@ -230,7 +230,13 @@ class LogStreams:
     ) -> AsyncGenerator[LogMetadata, None]:
         """The same without data."""
         fields = {**fields, "metadata_only": True}
-        return self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, TAIL_CREDIT, _metadata)
+        feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, TAIL_CREDIT, _metadata)
+        try:
+            async for batch in feed:
+                self.seen(batch.global_index)
+                yield batch
+        finally:
+            await close(feed)
 
     async def _feed(
         self,
