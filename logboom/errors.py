@@ -276,7 +276,7 @@ class IndexCompacted(LogboomError):
 
 
 class Unauthenticated(LogboomError):
-    """No valid certificate or token."""
+    """No valid certificate, or no HELLO at first. A token is reserved: no node looks at it; use certificates."""
 
     code = "unauthenticated"
 
