@@ -45,6 +45,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
+from logboom.types import GlobalLogIndex, PartitionId, Watermark, watermark_of
+
 Outcome = Literal["not_applied", "unknown", "applied"]
 
 
@@ -229,17 +231,43 @@ class DeadlineExceeded(LogboomError):
 
 
 class BarrierTimeout(LogboomError):
-    """Time ran out: ``target``; ``behind``: partitions not there; ``watermarks``, ``frontiers``: where each stood."""
+    """Time ran out: ``target``; ``behind``: partitions not there; ``watermarks``, ``frontiers``: where each stood.
+
+    As in BarrierResult; in ``fields`` they are rows, as on the wire. Of a node that may not tell they are empty.
+    """
 
     code = "barrier_timeout"
     retryable = True
 
+    @property
+    def behind(self) -> list[PartitionId]:
+        """Partitions that were not there."""
+        return [PartitionId(p) for p in self.fields.get("behind") or ()]
+
+    @property
+    def watermarks(self) -> tuple[Watermark, ...]:
+        """Where every partition stood on the node that answered."""
+        return tuple(watermark_of(row) for row in self.fields.get("watermarks") or ())
+
+    @property
+    def frontiers(self) -> dict[PartitionId, GlobalLogIndex]:
+        """How far each partition was at the level and in the scope asked for."""
+        return {PartitionId(p): GlobalLogIndex(index) for p, index in self.fields.get("frontiers") or ()}
+
 
 class BarrierBlocked(BarrierTimeout):
-    """``blocked``: partitions paused, damaged, lost or frozen, with their state; ``watermarks``, ``frontiers``."""
+    """``blocked``: partitions paused, damaged, lost or frozen, each with its state; the rest as above, ``target``, too.
+
+    ``behind``: those of them.
+    """
 
     code = "barrier_blocked"
     retryable = True
+
+    @property
+    def behind(self) -> list[PartitionId]:
+        """Partitions that were not there, and cannot get there as they are."""
+        return [PartitionId(p) for p, _ in self.fields.get("blocked") or ()]
 
 
 class OutOfSequence(LogboomError):
@@ -250,7 +278,7 @@ class OutOfSequence(LogboomError):
 
 
 class ProducerFenced(LogboomError):
-    """A newer ``epoch`` of this producer has written."""
+    """A newer epoch of this producer has written to ``partition_id``; ``got``: the sequence that was refused."""
 
     code = "producer_fenced"
 
@@ -292,7 +320,7 @@ class PermissionDenied(LogboomError):
 
 
 class CorruptData(LogboomError):
-    """Stored bytes do not match their checksum: ``path``, ``offset``."""
+    """Stored bytes do not match their checksum. Its fields, where they are known: path, offset."""
 
     code = "corrupt_data"
     outcome: Outcome = "unknown"
@@ -344,7 +372,25 @@ def _is_sound(error: LogboomError) -> bool:
     """What is said in ``fields`` is what whoever handles it counts on."""
     retry_after, first = error.fields.get("retry_after"), error.fields.get("first")
     numbered = retry_after is None or (type(retry_after) in (int, float) and 0 <= retry_after < math.inf)
+    if isinstance(error, BarrierTimeout):
+        behind = error.fields.get("behind") or []
+        numbered &= isinstance(behind, list) and all(type(p) is int for p in behind)
+        return numbered and all(_are_rows(error.fields.get(name), *kinds) for name, kinds in _ROWS.items())
     return numbered and (not isinstance(error, IndexCompacted) or type(first) is int)
+
+
+_ROWS: dict[str, tuple[type, ...]] = {
+    "watermarks": (int, int, int, int, int, int, str),
+    "frontiers": (int, int),
+    "blocked": (int, str),
+}
+"""Of barriers, what is in each row."""
+
+
+def _are_rows(given: Any, *kinds: type) -> bool:
+    return given is None or (
+        isinstance(given, list) and all(isinstance(row, list) and (*map(type, row),) == kinds for row in given)
+    )
 
 
 def traced(error: BaseException | None) -> BaseException | None:

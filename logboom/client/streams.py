@@ -313,7 +313,8 @@ class LogStreams:
             try:
                 connection = await nodes.connection()
                 if "log_scan" not in connection.welcome.get("features", ()):
-                    raise IncompatibleVersion(f"{connection.address} is of an older release and cannot scan the log")
+                    why = f"{connection.address} is of an older release and cannot scan the log"
+                    raise IncompatibleVersion(why, found=None, supported="log_scan")
                 asked = {**header, **start.fields(), "through_global": through}
                 frames = connection.stream(Kind.LOG_SCAN, asked, credit=credit)
                 failures.begun()
