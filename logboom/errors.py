@@ -13,7 +13,7 @@
     ├── Overloaded                admission refused it; nothing was written
     ├── QuotaExceeded
     ├── PartitionFrozen
-    ├── PartitionPaused           reserved
+    ├── PartitionPaused           it applies nothing, until an operator resumes it
     ├── PartitionLost             a committed batch is lost everywhere: an operator declares it void
     ├── Voided                    it was declared void: it had no effect, and readers go on behind it
     ├── NotLeader                 ask ``leader``
@@ -153,7 +153,11 @@ class PartitionFrozen(LogboomError):
 
 
 class PartitionPaused(LogboomError):
-    """Reserved: nothing raises it yet. A barrier over a paused partition gets BarrierBlocked, a read Unavailable."""
+    """``partition_id`` applies nothing where it is led: a write that waits until it is applied would wait in vain.
+
+    With outcome ``unknown`` it was ordered before, and takes effect when an operator has resumed the partition. No
+    client tries again by itself. ``retry_after`` in seconds. A barrier gets BarrierBlocked, a read Unavailable.
+    """
 
     code = "partition_paused"
     retryable = True
