@@ -198,10 +198,11 @@ class WaitingRoom:
         for waiting in list(self._all if owner is None else self._owned.get(owner, ())):
             self.leave(waiting, error())
 
-    def barred(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
-        """A partition takes nothing any more."""
+    def barred(self, partition_id: PartitionId, error: Callable[[], LogboomError], *, applied: bool = False) -> None:
+        """A partition takes nothing any more; ``applied``: nothing that is to be applied before it is answered."""
         for waiting in [w for w in self._all if any(p == partition_id for p, _, _ in w.parts)]:
-            self.leave(waiting, error())
+            if waiting.applied or not applied:
+                self.leave(waiting, error())
 
     def expire(self, now: float) -> None:
         """Those whose time is over: refused, or too late for good."""

@@ -153,6 +153,11 @@ class ApplyWorker:
         return self._closing
 
     @property
+    def is_paused(self) -> bool:
+        """It applies nothing until somebody resumes it: somebody wanted that, or it has failed too often."""
+        return self._cursor.state is WorkerState.PAUSED and not (self._closing or self.useless)
+
+    @property
     def idle(self) -> bool:
         """Nothing committed is left to apply: as far as the whole log is."""
         return self._cursor.applied.applied_index >= self.log.committed_index
