@@ -24,7 +24,7 @@ from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 from ports.seldom import Seldom
 from server.world.accepting import CLOSE_S, Port, keep_alive
 from server.world.addresses import names_in, split_address
-from server.world.unread import SLICE_BYTES, Unread, sliced
+from server.world.unread import SLICE_BYTES, Unread, passed_on_by, sliced
 
 log = structlog.get_logger(__name__)
 
@@ -67,8 +67,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._was_congested = False
         self._low = False
         """The transport is to say when it has nothing left, and not when it has little."""
-        self._sliced = False
-        """It is TLS."""
+        self._passed_on: Callable[[], int] | None = None
+        """With TLS, what that has passed on, and does not count any more."""
         self._paused = False
         self._error: Exception | None = None
         self._handshake: asyncio.TimerHandle | None = None
@@ -90,7 +90,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             keep_alive(sock)
         self._identities = names_in(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes // 2)
-        self._sliced = transport.get_extra_info("ssl_object") is not None
+        self._passed_on = passed_on_by(transport) if transport.get_extra_info("ssl_object") is not None else None
         self._handshake = self._loop.call_later(self._limits.handshake_s, self._too_slow, "introduce itself")
         self._guard(lambda: self._handler.opened(cast(Connection, self)))
 
@@ -163,7 +163,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._queue.clear()
         # Handlers and connections know each other: they are garbage that is looked for now and then, and what TLS has
         # for each of them is fifty times as large.
-        self._transport = None
+        self._transport = self._passed_on = None
         self._guard(lambda: self._handler.closed(self._error or exc))
 
     # -- the handler's side (ports.net.Connection)
@@ -236,14 +236,15 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing() or not queue:
             return
-        if size > SLICE_BYTES and self._sliced:
+        more = self._passed_on
+        if size > SLICE_BYTES and more is not None:
             for some in sliced(queue):
                 transport.writelines(some)
         elif len(queue) == 1:
             transport.write(queue[0])
         else:
             transport.writelines(queue)
-        if self._unsent or transport.get_write_buffer_size():
+        if self._unread.knows(self) or transport.get_write_buffer_size() or (more is not None and more()):
             self.look()
             self._unread.make_room()
         if self._unsent > self._limits.send_buffer_bytes:
@@ -254,7 +255,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     def look(self) -> None:
         """What the transport has not sent (unread.Holder)."""
         self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        self._unread.note(self, self._unsent)
+        self._unread.note(self, self._unsent + (0 if self._passed_on is None else self._passed_on()))
 
     def _buffered(self) -> int:
         if self._unsent:

@@ -95,7 +95,7 @@ class World:
 
     def send(self, peer: NodeId, kind: Kind, header: dict[str, Any], body: list[Any]) -> bool:
         self.sent.append((peer, kind, header, body))
-        return True
+        return peer in self.linked
 
     def say(self, peer: NodeId, lack: Lack, *, index: int = 5, term: int = 4, asked: int = 0) -> None:
         header = pack([(route(index), lack)], term=term, asked=asked)
@@ -103,6 +103,16 @@ class World:
 
     def misses(self, *indices: int, committed: bool = False) -> None:
         self.repair.missing([Wanted(route(index), None if committed else index) for index in indices])
+
+
+def asked_for_routes(world: World) -> list[Route]:
+    """In the last question."""
+    ((body,),) = (each for _, kind, _, each in world.sent[-1:] if kind is Kind.FETCH)
+    return [Route(PartitionId(p), Term(t), PartitionLogIndex(i), digest) for p, t, i, digest in ROUTE.iter_unpack(body)]
+
+
+def asked_for(world: World) -> list[int]:
+    return [each.last_index for each in asked_for_routes(world)]
 
 
 @pytest.fixture
@@ -332,4 +342,70 @@ def test_who_has_been_asked_nothing_yet_does_not_lose_its_turn(world: World) -> 
         world.repair.work()
         world.now += 1
     assert all(body[0][:ROUTE_BYTES] == ROUTE.pack(*route(100)) for _, _, _, body in world.sent)
-    assert len(world.sent) == 2
+    assert world.sent
+
+
+def test_who_comes_later_is_asked_for_the_first_ones_first(world: World) -> None:
+    """What follows them cannot be taken: asked for what was missing behind them, it gave that, again and again."""
+    world.linked.discard(B)
+    world.misses(*range(2, 41), committed=True)
+    for begin in (2, 18, 34):
+        assert not world.repair.work()
+        assert asked_for(world)[0] == begin
+        for index in asked_for(world):
+            world.say(A, Lack.ABSENT, index=index)
+    world.now += 1
+    world.repair.work()
+    world.linked.add(B)
+    for begin in (2, 18, 34):
+        world.now += 1
+        world.repair.work()
+        assert (world.sent[-1][0], asked_for(world)) == (B, list(range(begin, min(begin + ROUTES_PER_FETCH, 41))))
+        world.payloads.held.update(asked_for(world))
+    assert world.repair.work()
+
+
+def test_what_is_given_and_cannot_be_taken_keeps_nothing_from_its_turn(world: World) -> None:
+    """A has what follows one that is damaged there: it is given, again and again, until B comes."""
+    world.linked.discard(B)
+    world.misses(*range(100, 150), 5, committed=True)
+    world.say(A, Lack.DAMAGED, index=100)
+    seen = set[int]()
+    for _ in range(8):
+        world.repair.work()
+        seen.update(asked_for(world))
+        world.now += 1
+    assert seen == {*range(100, 150), 5}
+
+
+def test_who_cannot_say_is_asked_again_soon_and_not_all_the_time(world: World) -> None:
+    """It opens its partitions, perhaps, and has it then; what it says of others does not wait for that."""
+    world.linked.discard(B)
+    world.misses(*range(100, 150), 5, committed=True)
+    seen = list[int]()
+    for _ in range(10):
+        world.repair.work()
+        seen.append(asked_for(world)[0])
+        for index in asked_for(world):
+            world.say(A, Lack.UNKNOWN if index != 5 else Lack.ABSENT, index=index)
+        world.now += 1
+    assert seen.count(100) >= 4
+    assert world.repair._answers.said(route(5).digest) == {A: Lack.ABSENT}
+
+
+def test_what_nobody_has_in_one_partition_lets_what_others_have_of_others_come_in_order(world: World) -> None:
+    world.linked.discard(B)
+    here = [route(index) for index in range(100, 140)]
+    there = [route(index)._replace(partition_id=PartitionId(1)) for index in range(500, 540)]
+    both = [each for pair in zip(here, there, strict=True) for each in pair]
+    world.repair.missing([Wanted(each, None) for each in both])
+    came = list[int]()
+    while len(came) < len(there):
+        world.repair.work()
+        for each in asked_for_routes(world):
+            if each.partition_id == 0:
+                world.repair.on_frame(A, Frame(Kind.FETCHED, 0, pack([(each, Lack.ABSENT)], term=4), memoryview(b"")))
+            elif each.last_index == 500 + len(came):
+                came.append(each.last_index)
+                world.payloads.held.add(each.last_index)
+        assert len(world.sent) < 12, "it asks for little that cannot come"

@@ -38,7 +38,7 @@ class Wire:
         payloads = SimpleNamespace(holds=lambda each: each.last_index in held, lack=lambda _: Lack.ABSENT)
         self.repair = Repair(
             peers=[THEIRS],
-            links=SimpleNamespace(send=self.send),  # type: ignore[arg-type]
+            links=SimpleNamespace(send=self.send, connected=lambda _: True),  # type: ignore[arg-type]
             payloads=payloads,  # type: ignore[arg-type]
             journal=journal,
             offload=SimpleNamespace(),  # type: ignore[arg-type]
