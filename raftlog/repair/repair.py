@@ -126,6 +126,11 @@ class Repair:
         return len(self.holes) < len(self._missing)
 
     @property
+    def doubts(self) -> bool:
+        """There is a hole in an entry that may never be committed."""
+        return any(each.raft_index is not None for each in self.holes.values())
+
+    @property
     def missing_count(self) -> int:
         """Batches that are wanted."""
         return len(self._missing)
