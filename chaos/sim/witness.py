@@ -178,7 +178,7 @@ class Witness:
         journal: Any = backend.raft.journal
         files: Any = journal._files  # noqa: SLF001 - an observer
         advance, receive, strip = engine._advance_commit, payloads.receive, files.strip  # noqa: SLF001 - an observer
-        concede, payloads.concede = payloads.concede, lambda route: conceded(route)
+        concede = payloads.concede
 
         def advance_commit() -> None:
             known = engine.commit_index
@@ -208,6 +208,7 @@ class Witness:
                     self._check_power_loss(host)
 
         engine._advance_commit, payloads.receive, files.strip = advance_commit, received, stripped  # noqa: SLF001
+        payloads.concede = conceded
         look_at_cuts(host, journal, lambda at: self._in_journal(host, _entry(journal, at)), self._fail)
         look_at_covering(host, engine, self._terms, self._fail)
         look_at_acknowledging(host, backend.raft, self._fail)
