@@ -24,7 +24,7 @@ from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.scrubbing import Scrubbing
 from dispatcher.upkeep.serving import SnapshotServing
 from dispatcher.upkeep.snapshots import Snapshots
-from dispatcher.upkeep.snapshotting import Snapshotting
+from dispatcher.upkeep.snapshotting import SHORT_OF_ROOM, Snapshotting
 from logboom import access, certs
 from logboom.errors import LogboomError
 from logboom.settings import Settings
@@ -192,6 +192,10 @@ class Node:
             damaged=pipeline.damaged,
             handed_up=lambda: raft.engine.applied_index,
             hold_s=settings.hold_ms / 1000,
+            acknowledged=lambda peer: (
+                raft.engine.acknowledged_by(peer) if raft.engine.is_leader and peer in raft.engine.peers else None
+            ),
+            short_of_room=lambda: self.data_dir.free_bytes() < SHORT_OF_ROOM * spare_bytes,
         )
         compaction = Compaction(
             settings=settings,
