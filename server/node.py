@@ -19,12 +19,13 @@ from dispatcher.pipeline.viewing import view
 from dispatcher.sessions.members import hand_over
 from dispatcher.sessions.service import ClientService
 from dispatcher.upkeep.compaction import Compaction
+from dispatcher.upkeep.due import SHORT_OF_ROOM
 from dispatcher.upkeep.installing import Installing
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.scrubbing import Scrubbing
 from dispatcher.upkeep.serving import SnapshotServing
 from dispatcher.upkeep.snapshots import Snapshots
-from dispatcher.upkeep.snapshotting import SHORT_OF_ROOM, Snapshotting
+from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom import access, certs
 from logboom.errors import LogboomError
 from logboom.settings import Settings
