@@ -29,6 +29,7 @@ from raftlog.journal.journal_codec import AnotherClusters
 from raftlog.journal.journal_files import BASE
 from raftlog.journal.membership import Rejoining
 from server.directory.data_dir import number_in
+from server.directory.journal_of import JournalOf
 from server.directory.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)
@@ -116,6 +117,8 @@ def open_journal(
     memory: Memory,
     *,
     begun: bool,
+    own: bytes | None,
+    needed: Callable[[Journal], bool],
     disk: Disk,
     directory: Path,
     partition: Callable[[int], Path],
@@ -123,11 +126,16 @@ def open_journal(
     """The journal in ``directory``, or another one in its place. Raises AnotherClusters or IncompatibleVersion.
 
     ``opening`` is told whether there has to be one, as it is in a directory that was in use (``begun``).
+    ``own``: the data directory's id, if it is known; a journal of another one has forgotten what was promised since.
+    ``needed``: without this node's vote nobody leads, so that its journal stays whosever it is.
     ``partition``: where the log of one lives.
     """
     token = memory.token()
+    of = JournalOf(disk, directory)
     try:
         journal = opening(begun and token is None)  # what was set aside may have no successor yet
+        if own is not None and of.said() not in (None, own, token):
+            _refuse_others(journal, needed, str(directory))
     except AnotherClusters:
         raise
     except CorruptData as error:
@@ -136,11 +144,21 @@ def open_journal(
         token = memory.lose()
         _set_aside(disk, directory)
         journal = opening(False)  # noqa: FBT003 - it begins
+        of.say(token)
     if token is not None:
         if journal.last_index == journal.base_index == 1:
             _begin_at_base(journal, disk=disk, directory=directory, partition=partition)
         log.warning("rejoining", begins_at=journal.base_index, last_index=journal.last_index)
     return Opened(journal, token)
+
+
+def _refuse_others(journal: Journal, needed: Callable[[Journal], bool], path: str) -> None:
+    story = f"{path} is the journal of another data directory, or of this one before its node began anew"
+    if needed(journal):
+        log.error("journal_of_another", error=story)
+        return
+    journal.close()
+    raise CorruptData(story, path=path)
 
 
 def set_aside(disk: Disk, directory: Path) -> list[Path]:
