@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from logboom.errors import CorruptData
@@ -30,6 +31,18 @@ UNREADABLE: Final = (errno.EIO, errno.ENOENT)
 
 Pieces = Iterator[Piece]
 """Blocking; each step in any thread, one at a time. It goes on behind what is damaged, where that is possible."""
+
+
+@contextmanager
+def unreadable_is_damage() -> Iterator[None]:
+    """What cannot be read in here is CorruptData: for reads of what there is elsewhere, too, or what nobody needs."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        path = str(error.filename or "a file")
+        raise CorruptData(f"{path}: {error.strerror}", path=path) from error
 
 
 def twice(read: Callable[[], Pieces]) -> Pieces:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -24,7 +25,7 @@ from logboom.state_machine import ENTRY_BYTES_MAX, ENTRY_KEY_BYTES_MAX, SPACES, 
 from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId
 from ports.disk import File
 from ports.invariant import invariant
-from ports.scrub import Piece, Pieces
+from ports.scrub import Piece, Pieces, unreadable_is_damage
 from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta
 
 MAGIC: Final = b"LBSTAT"
@@ -209,11 +210,22 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
 def whole_bytes(file: File, global_index: GlobalLogIndex) -> int:
     """How far a file that is being received is certainly right: its header and the frames whose checksums hold.
 
-    Zeros may be taken for empty sections: whoever uses the file compares its digest at the end.
+    Zeros may be taken for empty sections: whoever uses the file compares its digest at the end. What cannot be read is
+    not right.
     """
+    offset = 0
+    with suppress(CorruptData), unreadable_is_damage():
+        for offset in _whole_frames(file, global_index):  # noqa: B007 - the last one counts
+            pass
+    return offset
+
+
+def _whole_frames(file: File, global_index: GlobalLogIndex) -> Iterator[int]:
+    """Where each ends, as does the header, as far as they are whole."""
     if file.read(offset=0, length=STATES_HEADER_BYTES) != header(global_index):
-        return 0
+        return
     offset = STATES_HEADER_BYTES
+    yield offset
     while len(head := file.read(offset=offset, length=FRAME.size)) == FRAME.size:
         length, crc = FRAME.unpack(head)
         if length > FRAME_BYTES_MAX:
@@ -222,7 +234,7 @@ def whole_bytes(file: File, global_index: GlobalLogIndex) -> int:
         if len(body) < length or google_crc32c.value(body) != crc:
             break
         offset += FRAME.size + length
-    return offset
+        yield offset
 
 
 def _entries(body: bytes, path: str, offset: int) -> Iterator[Entry]:

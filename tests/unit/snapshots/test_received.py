@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chaos.sim.disk import SimDisk, SimFile
 from logboom.errors import CorruptData
 from logboom.types import GlobalLogIndex
+from snapshots.meta import STATES_HEADER_BYTES
 from snapshots.store import SnapshotStore
 from tests.unit.snapshots.states_world import dumps, set_meta
 
@@ -37,3 +41,41 @@ def test_what_was_received_is_read_of_the_disk_before_it_is_a_set(monkeypatch: p
         store.adopt(source.raw_meta(INDEX), store.partial_path(INDEX))
     monkeypatch.undo()
     assert store.adopt(source.raw_meta(INDEX), store.partial_path(INDEX)) == meta
+
+
+def _bad_from(bad: int) -> Any:
+    read = SimFile.read
+
+    def reading(file: SimFile, *, offset: int, length: int) -> bytes:
+        if offset <= bad < offset + length:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file.path))
+        return read(file, offset=offset, length=length)
+
+    return reading
+
+
+def test_what_was_fetched_and_cannot_be_read_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad sector in it ended the node, and again as soon as it was to go on with it."""
+    source, store = (SnapshotStore(SimDisk(random.Random(seed)), HERE) for seed in (1, 2))
+    writer = source.begin(INDEX)
+    for partition_id, dump in dumps(INDEX).items():
+        writer.add(partition_id, "kv", dump)
+    meta = set_meta(writer.finish())
+    source.complete(writer, meta)
+    states, (copy, begin) = source.open_states(INDEX), store.fetch(INDEX)
+    assert begin == 0
+    copy.write([states.read(offset=0, length=states.size())], offset=0)
+    copy.close()
+    last = meta.partitions[-1].offset
+    monkeypatch.setattr(SimFile, "read", _bad_from(last + 10))
+    again, go_on = store.fetch(INDEX)
+    assert STATES_HEADER_BYTES < go_on <= last
+    assert again.size() == go_on
+    monkeypatch.undo()
+    again.write([states.read(offset=go_on, length=states.size())], offset=go_on)
+    again.close()
+    monkeypatch.setattr(SimFile, "read_anew", _bad_from(last + 10))
+    with pytest.raises(CorruptData, match="Input/output error"):
+        store.adopt_fetched(source.raw_meta(INDEX), INDEX)
+    monkeypatch.undo()
+    assert store.fetch(INDEX)[1] == 0
