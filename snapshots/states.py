@@ -12,6 +12,7 @@ states are equal bytes.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -135,7 +136,7 @@ def header(global_index: GlobalLogIndex) -> bytes:
 
 def check_header(file: File, global_index: GlobalLogIndex) -> None:
     """Raises IncompatibleVersion or CorruptData, naming the file."""
-    raw, path = file.read(offset=0, length=STATES_HEADER_BYTES), str(file.path)
+    raw, path = _read(file, 0, STATES_HEADER_BYTES), str(file.path)
     if len(raw) < STATES_HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
         raise CorruptData(f"{path}: not the states of a snapshot set", path=path, offset=0)
     version = HEADER.unpack(raw)[1]
@@ -186,7 +187,7 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
     path, offset, end = str(file.path), meta.offset, meta.offset + meta.length
     section = blake3()
     while True:
-        head = file.read(offset=offset, length=FRAME.size)
+        head = _read(file, offset, FRAME.size)
         if end - offset < FRAME.size or len(head) < FRAME.size:
             raise _damaged(path, offset, "ends in the middle of a section")
         length, crc = FRAME.unpack(head)
@@ -195,7 +196,7 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
             break
         if length > min(FRAME_BYTES_MAX, end - offset - FRAME.size):
             raise _damaged(path, offset, f"a frame of {length} bytes")
-        body = file.read(offset=offset + FRAME.size, length=length)
+        body = _read(file, offset + FRAME.size, length)
         if len(body) < length or google_crc32c.value(body) != crc:
             raise _damaged(path, offset, "a frame whose checksum does not hold")
         section.update(body)
@@ -205,6 +206,17 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
         raise _damaged(path, offset, "a section that ends elsewhere")
     if section.digest(DIGEST_BYTES) != meta.digest:
         raise _damaged(path, meta.offset, f"the state of partition {meta.partition_id} has another digest")
+
+
+def _read(file: File, offset: int, length: int) -> bytes:
+    """What cannot be read twice is damage: there are other sets, or other nodes that have this one."""
+    try:
+        return file.read(offset=offset, length=length)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    with unreadable_is_damage():
+        return file.read(offset=offset, length=length)
 
 
 def whole_bytes(file: File, global_index: GlobalLogIndex) -> int:
