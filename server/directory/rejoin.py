@@ -145,6 +145,8 @@ def open_journal(
         _set_aside(disk, directory)
         journal = opening(False)  # noqa: FBT003 - it begins
         of.say(token)
+    if journal.mended is not None:
+        log.error("journal_mended", error=str(journal.mended))
     if token is not None:
         if journal.last_index == journal.base_index == 1:
             _begin_at_base(journal, disk=disk, directory=directory, partition=partition)

@@ -195,6 +195,8 @@ class _Node:
             for name in names:
                 self._report_size("journal", directory / name)
         journal.close()
+        if journal.mended is not None:
+            report.error(directory / NEWEST, journal.mended, WRITTEN_ANEW)
         report.count("journal_files", len(names))
         report.count("journal_entries", len(journal.entries) - 1)
         for path in self._disk.replaced:
