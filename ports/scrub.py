@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from logboom.errors import CorruptData
 from logboom.types import MIB
 
+T = TypeVar("T")
 PIECE_BYTES: Final = 1 * MIB
 """Read at a time, unless one thing is larger."""
 
@@ -43,6 +44,17 @@ def unreadable_is_damage() -> Iterator[None]:
             raise
         path = str(error.filename or "a file")
         raise CorruptData(f"{path}: {error.strerror}", path=path) from error
+
+
+def read_twice(read: Callable[[], T]) -> T:
+    """What cannot be read is read a second time; then it is CorruptData. See ``twice``."""
+    try:
+        return read()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    with unreadable_is_damage():
+        return read()
 
 
 def twice(read: Callable[[], Pieces]) -> Pieces:

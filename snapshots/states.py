@@ -12,7 +12,6 @@ states are equal bytes.
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,7 +25,7 @@ from logboom.state_machine import ENTRY_BYTES_MAX, ENTRY_KEY_BYTES_MAX, SPACES, 
 from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId
 from ports.disk import File
 from ports.invariant import invariant
-from ports.scrub import Piece, Pieces, unreadable_is_damage
+from ports.scrub import Piece, Pieces, read_twice, unreadable_is_damage
 from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta
 
 MAGIC: Final = b"LBSTAT"
@@ -136,7 +135,7 @@ def header(global_index: GlobalLogIndex) -> bytes:
 
 def check_header(file: File, global_index: GlobalLogIndex) -> None:
     """Raises IncompatibleVersion or CorruptData, naming the file."""
-    raw, path = _read(file, 0, STATES_HEADER_BYTES), str(file.path)
+    raw, path = file.read(offset=0, length=STATES_HEADER_BYTES), str(file.path)
     if len(raw) < STATES_HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
         raise CorruptData(f"{path}: not the states of a snapshot set", path=path, offset=0)
     version = HEADER.unpack(raw)[1]
@@ -178,16 +177,23 @@ def _frame(body: list[bytes]) -> bytes:
     return FRAME.pack(len(raw), google_crc32c.value(raw)) + raw
 
 
-def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
+def read_section(file: File, meta: PartitionMeta, *, patient: bool = False) -> Iterator[Entry]:
     """One partition's entries. Holds one frame at a time, and reads none that claims more than FRAME_BYTES_MAX.
 
     Entries come out of frames whose checksum holds; the digest of the section is compared after the last one. So who
     uses entries before the end must be able to give them up. Raises CorruptData with ``path`` and ``offset``.
+    ``patient``: see ``read_twice``.
     """
+
+    def read(offset: int, length: int) -> bytes:
+        if patient:
+            return read_twice(lambda: file.read(offset=offset, length=length))
+        return file.read(offset=offset, length=length)
+
     path, offset, end = str(file.path), meta.offset, meta.offset + meta.length
     section = blake3()
     while True:
-        head = _read(file, offset, FRAME.size)
+        head = read(offset, FRAME.size)
         if end - offset < FRAME.size or len(head) < FRAME.size:
             raise _damaged(path, offset, "ends in the middle of a section")
         length, crc = FRAME.unpack(head)
@@ -196,7 +202,7 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
             break
         if length > min(FRAME_BYTES_MAX, end - offset - FRAME.size):
             raise _damaged(path, offset, f"a frame of {length} bytes")
-        body = _read(file, offset + FRAME.size, length)
+        body = read(offset + FRAME.size, length)
         if len(body) < length or google_crc32c.value(body) != crc:
             raise _damaged(path, offset, "a frame whose checksum does not hold")
         section.update(body)
@@ -206,17 +212,6 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
         raise _damaged(path, offset, "a section that ends elsewhere")
     if section.digest(DIGEST_BYTES) != meta.digest:
         raise _damaged(path, meta.offset, f"the state of partition {meta.partition_id} has another digest")
-
-
-def _read(file: File, offset: int, length: int) -> bytes:
-    """What cannot be read twice is damage: there are other sets, or other nodes that have this one."""
-    try:
-        return file.read(offset=offset, length=length)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-    with unreadable_is_damage():
-        return file.read(offset=offset, length=length)
 
 
 def whole_bytes(file: File, global_index: GlobalLogIndex) -> int:

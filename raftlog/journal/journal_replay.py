@@ -7,7 +7,6 @@ from pathlib import Path
 
 from logboom.errors import CorruptData
 from ports.disk import File
-from ports.scrub import unreadable_is_damage
 from ports.zeros import only_zeros
 from raftlog.entries.entry import KIND_NOOP
 from raftlog.journal import journal_base, journal_newest
@@ -85,15 +84,13 @@ class Replay:
         files, path = self.files, self.files.directory / NEWEST
         if not files.disk.exists(path):
             return  # of an older release
-        raw = None
+        raw = files.disk.read_file(path)
         try:
-            with unreadable_is_damage():
-                raw = files.disk.read_file(path)
             files.newest = journal_newest.decode(raw, cluster=files.cluster, path=str(path))
         except CorruptData as error:
             # Rotten alone it is no reason to give up votes: it is written anew, as one that is missing. Empty, it may
             # be what a disk that loses what it said was synced has left, and that may have lost the last file, too.
-            lost = raw is not None and not raw.strip(b"\0")
+            lost = not raw.strip(b"\0")
             if isinstance(error, AnotherClusters) or lost or not self._is_begun(names):
                 raise
             self.mended = error

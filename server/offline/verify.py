@@ -125,7 +125,10 @@ class _Node:
                 "the journal was damaged, or the disk lost, and this node is not taken back yet",
                 "start it, and wait",
             )
-        for aside in set_aside(self._disk, self._path / "journal"):
+        asides: list[Path] = []
+        with suppress(CorruptData):  # something else by the name of the journal: that is told where it is opened
+            asides = set_aside(self._disk, self._path / "journal")
+        for aside in asides:
             advice = (
                 "leave it while the node rejoins" if self._rejoining else "remove it when nobody wants to know more"
             )

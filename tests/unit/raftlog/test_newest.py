@@ -127,10 +127,10 @@ def test_rot_in_it_alone_costs_nothing_and_is_mended(tmp_path: Path, at: int) ->
     assert opened(tmp_path).mended is None
 
 
-def test_so_does_a_bad_sector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown(tmp_path, 120).close()
+def test_scrubbing_tells_of_a_bad_sector_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended there: nobody was told, and no other file was read again."""
+    journal = grown(tmp_path, 120)
     monkeypatch.setattr(OsDisk, "read_file", cannot_be_read)
-    journal = opened(tmp_path)
     assert [str(piece.damage.fields["path"]) for piece in journal.scrub() if piece.damage] == [str(tmp_path / NEWEST)]
     assert sum(piece.nbytes for piece in journal.scrub()) > 0, "what else there is, is scrubbed"
     journal.close()

@@ -21,6 +21,7 @@ from raftlog.journal.journal_base import BEGINNING, Base
 from raftlog.journal.journal_codec import SEGMENT_HEADER, AnotherClusters
 from server.directory.journal_of import OF, JournalOf
 from server.directory.rejoin import REJOIN, Memory, Opened, decode, encode, open_journal, set_aside
+from server.world.disk_os import OsDisk
 
 DATA = Path("/n")
 JOURNAL = DATA / "journal"
@@ -272,3 +273,98 @@ class TestOfAnotherDirectory:
         journal, token = opened(disk, own=self.OWN, needed=True)
         assert (token, journal.last_index, journal.vote) == (None, 39, "n1")
         assert not set_aside(disk, JOURNAL)
+
+
+class TestMounted:
+    """Found by review: a journal's directory that a file system is mounted on cannot be moved, and each start ended."""
+
+    @staticmethod
+    def _opened(directory: Path) -> Opened:
+        disk = OsDisk()
+
+        def opening(begun: bool) -> Journal:
+            return Journal.open(
+                disk=disk,
+                directory=directory / "journal",
+                cluster_id="c",
+                segment_bytes=1024,
+                random_bytes=random.Random(0).randbytes,
+                begun=begun,
+            )
+
+        return open_journal(
+            opening,
+            Memory(disk, directory, os.urandom),
+            begun=True,
+            own=None,
+            needed=lambda _: False,
+            disk=disk,
+            directory=directory / "journal",
+            partition=lambda number: directory / str(number),
+        )
+
+    @staticmethod
+    def _begun(disk: SimDisk, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A damaged one, with what is not its own in there."""
+        journal = directory / "journal"
+        journal.mkdir()
+        for name in disk.list(JOURNAL):
+            (journal / name).write_bytes(disk.read_file(JOURNAL / name))
+        damaged = sorted(journal.glob("*.journal"))[1]
+        damaged.write_bytes(bytes(100))
+        (journal / "lost+found").mkdir()
+        rename = Path.rename
+
+        def busy(source: Path, target: Path) -> Path:
+            if source == journal:
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(source))
+            return rename(source, target)
+
+        monkeypatch.setattr(Path, "rename", busy)
+        return journal
+
+    def test_its_files_are_moved(self, disk: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        journal = self._begun(disk, tmp_path, monkeypatch)
+        before = {path.name: path.read_bytes() for path in journal.iterdir() if path.is_file()}
+        for number in (1, 2):
+            opened, token = self._opened(tmp_path)
+            assert token is not None
+            assert opened.last_index == opened.base_index
+            opened.close()
+            aside = journal / f"damaged-{number}"
+            assert set_aside(OsDisk(), journal)[0] == aside
+            if number == 1:
+                assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
+            again, same = self._opened(tmp_path)
+            assert (again.last_index, same) == (opened.last_index, token)
+            again.close()
+            (journal / "newest").write_bytes(b"")
+        assert (journal / "lost+found").is_dir()
+
+    def test_a_crash_in_the_midst_of_it_leaves_a_node_that_has_forgotten(
+        self, disk: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        journal = self._begun(disk, tmp_path, monkeypatch)
+        names = {path.name for path in journal.iterdir() if path.is_file()}
+        crashes, rename, finished = 0, OsDisk.rename, False
+
+        def dies(real: OsDisk, source: Path, target: Path) -> None:
+            nonlocal crashes
+            if target.parent.name.startswith("damaged-"):
+                crashes += 1
+                if crashes % 2 == 0:
+                    raise KeyboardInterrupt
+            rename(real, source, target)
+
+        monkeypatch.setattr(OsDisk, "rename", dies)
+        while not finished:
+            try:
+                opened, token = self._opened(tmp_path)
+                finished = True
+            except KeyboardInterrupt:
+                assert (tmp_path / REJOIN).exists()
+        assert crashes > 1
+        assert token is not None
+        opened.close()
+        kept = {path.name for aside in set_aside(OsDisk(), journal) for path in aside.iterdir()}
+        assert kept | {path.name for path in journal.iterdir()} >= names
