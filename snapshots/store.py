@@ -17,7 +17,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, Una
 from logboom.types import GlobalLogIndex
 from ports.disk import Disk, File
 from ports.invariant import invariant
-from ports.scrub import UNREADABLE, Piece, Pieces, twice
+from ports.scrub import UNREADABLE, Piece, Pieces, twice, unreadable_is_damage
 from snapshots.meta import SetMeta, decode, encode
 from snapshots.states import StatesWriter, Written, check_header, scrub_states, verify_states, whole_bytes
 
@@ -132,7 +132,8 @@ class SnapshotStore:
         file = self._disk.open(partial)
         try:
             file.sync()  # before it is read, of the disk: after a failed sync memory shows what that does not have
-            verify_states(file, meta, anew=True)
+            with unreadable_is_damage():
+                verify_states(file, meta, anew=True)
         finally:
             file.close()
         self._publish(meta_raw, meta)

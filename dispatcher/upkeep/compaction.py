@@ -27,6 +27,7 @@ from partitions.log.log import PartitionLog
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
+from ports.scrub import unreadable_is_damage
 from ports.timers import wait
 from raftlog.core import RaftLog
 from raftlog.entries.lifecycle import Lifecycle, kind_of
@@ -233,9 +234,10 @@ class Compaction:
         now_ms = self._clock.wall_ms()
         before_ms = now_ms - self._settings.retain_log_ms
         try:
-            return await self._offload.run(
-                lambda: store.last_before(before_ms, through_index=through_index, now_ms=now_ms)
-            )
+            with unreadable_is_damage():
+                return await self._offload.run(
+                    lambda: store.last_before(before_ms, through_index=through_index, now_ms=now_ms)
+                )
         except CorruptData as error:
             log.warning("age_unknown", partition=store.partition_id, error=error.message)  # until it is repaired
             return 0

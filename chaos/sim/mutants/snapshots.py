@@ -120,7 +120,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "server.directory.install:restore_state",
-                "machine.load(_told(read_section(file, section), moved), position)",
+                "machine.load(_told(read_section(file, section, patient=True), moved), position)",
                 "pass",
             ),
         ),

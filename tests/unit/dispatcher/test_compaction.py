@@ -159,8 +159,10 @@ def test_records_of_logs_stay_unless_somebody_says_so(machine: str, settings: di
     assert removes(SnapshotSettings(**settings), machine) is removed
 
 
-async def test_a_header_that_is_damaged_keeps_what_may_be_outdated() -> None:
-    one, aged = Compacting(sets=1, held=None), Aged(damaged=True)
+@pytest.mark.parametrize("error", [CorruptData("a header", path="x"), OSError(errno.EIO, "a bad sector")])
+async def test_a_header_that_is_damaged_keeps_what_may_be_outdated(error: Exception) -> None:
+    """In a bad sector it ended the node, with each compaction."""
+    one, aged = Compacting(sets=1, held=None), Aged(error)
     one._settings, one._cluster = SnapshotSettings(retain_log_ms=1), ClusterSettings(state_machine="log")
     one._logs, one._clock = {PartitionId(0): aged}, cast("Any", VirtualClock())  # type: ignore[dict-item]
     await one._remove(ParentState(), PartitionId(0), 100)
@@ -182,14 +184,14 @@ class Aged:
 
     partition_id = PartitionId(0)
 
-    def __init__(self, *, damaged: bool = False) -> None:
-        self._damaged = damaged
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
         self.kept_from = 0
 
     def last_before(self, timestamp_ms: int, *, through_index: int, now_ms: int) -> int:
         assert timestamp_ms < now_ms
-        if self._damaged:
-            raise CorruptData("a header", path="x")
+        if self._error is not None:
+            raise self._error
         return min(through_index, 40) if timestamp_ms >= 9_000 else 0
 
     def compaction_point(self, through: int, retain: int | None, *, now: float, outdated_to: int) -> int:
