@@ -19,13 +19,12 @@ from logboom.errors import CorruptData, Unavailable, traced
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
+from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState, passes
 from partitions.apply.apply_counts import Ages, ApplyCounts
 from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
-from partitions.log.unread import NotRead
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
@@ -39,7 +38,6 @@ INLINE_RECORDS_MIN: Final = 16
 INLINE_S_MAX: Final = 0.002
 INLINE_AGAIN_S: Final = 10.0
 """Whose state is slow to read is not applied on the loop for so long."""
-NO_MAX: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -286,6 +284,7 @@ class ApplyWorker:
     def resume(self) -> None:
         """Go on."""
         self._cursor.state, self._cursor.attempts, self._held = WorkerState.RUNNING, 0, False
+        self._cursor.gave_up = False
         if self._timer is not None:
             self._timer.cancel()
         self._checkpoints.save_when_due()
@@ -421,8 +420,7 @@ class ApplyWorker:
         self.counts.failures += 1
         self.last_error = repr(error)
         self.damage = error if isinstance(error, DamagedBatch) else None
-        # What cannot be read is damaged before long, or is read: no operator could do more for it.
-        attempts_max = NO_MAX if isinstance(error, NotRead) else self._settings.retry_attempts_max
+        attempts_max = None if passes(error) else self._settings.retry_attempts_max
         self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=attempts_max)
         log.error(
             "apply_failed",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+
+import pytest
 
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
@@ -166,6 +169,22 @@ class TestRetry:
             assert w.progress == [[]] * 6
             assert "injected 5" in w.worker.last_error
             assert w.worker.applied_index == 0
+
+    @pytest.mark.parametrize("lacks", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+    def test_what_the_machine_lacks_is_waited_for_however_long_that_takes(self, lacks: int) -> None:
+        """After eight attempts, five seconds, its partition stood still until somebody resumed it."""
+        with world(retry_initial_ms=50, retry_max_ms=300, retry_attempts_max=3) as w:
+            w.machine.failures = [OSError(lacks, "nothing left") for _ in range(50)]
+
+            async def story() -> None:
+                w.commit(1)
+                w.notify()
+                await asyncio.sleep(1000)
+
+            w.run(story)
+            assert w.states[-1] == "running"
+            assert set(pauses(w.machine.attempts)[3:]) == {300}
+            assert w.worker.applied_index == w.log.committed_index
 
     def test_nobody_s_hurry_shortens_a_pause(self) -> None:
         with world(retry_initial_ms=50) as w:
