@@ -216,6 +216,9 @@ class NoNode:
     def recovered(self, partitions: object = None) -> bool:
         return True
 
+    def has_log(self, partition_id: object) -> bool:
+        return True
+
     def look(self) -> None:
         pass
 

@@ -12,6 +12,7 @@ from typing import TextIO
 from chaos.sim.drawing import draw
 from chaos.sim.runner import Summary, minimise, replay_line, run, run_many, say
 from chaos.sim.timeline import Timeline
+from logboom.cli.common import unread_too
 
 PROGRESS_S = 10.0
 
@@ -22,8 +23,7 @@ def one(seed: int, *, seconds: float, until: float | None, trace: bool, shrink: 
     timeline = Timeline(keep=trace)
     ran = run(parameters, timeline=timeline, until=until)
     outcome = ran.outcome
-    for line in timeline.lines:
-        sys.stdout.write(line + "\n")
+    _show(timeline.lines)
     say(
         f"seed {seed}: {parameters.nodes} nodes, {parameters.settings.cluster.partitions} partitions, "
         f"{sum(outcome.faults.values())} faults, {sum(outcome.operations.values())} operations, "
@@ -35,9 +35,18 @@ def one(seed: int, *, seconds: float, until: float | None, trace: bool, shrink: 
     say(replay_line(outcome, seconds=seconds))
     if shrink:
         say(f"minimising {len(parameters.faults)} faults")
-        for fault in minimise(parameters, outcome.failure.invariant, say):
-            sys.stdout.write(f"{fault.at:8.3f}  {fault.kind:16} node {fault.node:2} for {fault.duration:.2f} s\n")
+        _show(
+            f"{fault.at:8.3f}  {fault.kind:16} node {fault.node:2} for {fault.duration:.2f} s"
+            for fault in minimise(parameters, outcome.failure.invariant, say)
+        )
     return 1
+
+
+def _show(lines: Iterable[str]) -> None:
+    with unread_too():
+        for line in lines:
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()  # what nobody reads is noticed now, not when the process ends
 
 
 def many(*, first: int | None, seeds: int | None, budget_s: float | None, seconds: float, workers: int) -> Summary:
@@ -74,8 +83,8 @@ def sim(
     if seed is not None and seeds is None and budget_s is None:
         return one(seed, seconds=seconds, until=until, trace=trace, shrink=shrink)
     summary = many(first=seed, seeds=seeds, budget_s=budget_s, seconds=seconds, workers=workers)
-    text = "\n".join(summary.lines()) + "\n"
-    sys.stdout.write(text)
+    lines = summary.lines()
+    _show(lines)
     if summary_file is not None:
-        summary_file.write(text)
+        summary_file.write("\n".join(lines) + "\n")
     return 1 if summary.failures else 0

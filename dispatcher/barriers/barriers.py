@@ -247,7 +247,7 @@ class Barriers:
             self._tell_blocked(partition_id)
 
     def members_changed(self) -> None:
-        """Other nodes count from now on: who waits for several of them is measured anew."""
+        """Other nodes count from now on, or one has lost its disk: who waits for several is measured anew."""
         for goal in [goal for goal in self._goals.values() if goal.want.reach in CLUSTER]:
             want = goal.want
             there = goal.targets.keys() - goal.gone

@@ -154,6 +154,7 @@ class Backend(Pipeline):
         """See RaftEvents."""
         super().peer_forgot(peer)
         self.exchange.asking.forget(peer)
+        self.barriers.members_changed()  # where partitions were by what it said they are no longer
 
     def peer_down(self, peer: NodeId) -> None:
         """See RaftEvents."""
@@ -229,6 +230,10 @@ class Backend(Pipeline):
     def recovered(self, partitions: Iterable[PartitionId] | None = None) -> bool:
         """Watermarks, barriers and reads of these partitions (None: all) may be answered."""
         return self.recovery.over if partitions is None else self.recovery.of(partitions)
+
+    def has_log(self, partition_id: PartitionId) -> bool:
+        """What was committed of it before this node started is durable here, though its state may be behind."""
+        return self.recovery.logged(partition_id, undurable_from=self.logs[partition_id].undurable_from)
 
     def global_commit_index(self) -> GlobalLogIndex:
         """Highest ``global_log_index`` that this node knows to be committed."""

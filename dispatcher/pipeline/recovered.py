@@ -53,6 +53,15 @@ class Recovered:
         """All of these may be shown."""
         return self._left.isdisjoint(partitions)
 
+    def logged(self, partition_id: PartitionId, *, undurable_from: GlobalLogIndex | None) -> bool:
+        """All of it that was committed at the start has been handed up, and is in front of ``undurable_from``.
+
+        So it has come back as a log, however far it is applied.
+        """
+        if partition_id not in self._left:
+            return True
+        return self._target is not None and (undurable_from is None or undurable_from > self._target)
+
     def notice(
         self,
         engine: Engine,

@@ -106,7 +106,7 @@ class Tail(Feed):
                 self._end(CorruptData(story, first_index=hole.first_index, last_index=hole.last_index))
                 return
             if not self._wanted.follow and self._open:
-                if not self._backend.recovered([self._partition_id]):  # what it lacks is not the end of anything
+                if not self._has_come_back():  # what it lacks is not the end of anything
                     self._end(Unavailable("this node is still recovering; ask another or try again", retry_after=0.1))
                     return
                 self._send(Kind.END, {"next_index": self._next}, [], 0)
@@ -114,6 +114,12 @@ class Tail(Feed):
             return
         if self._may_read:
             self._read_next(end)
+
+    def _has_come_back(self) -> bool:
+        """This node has as much as before it was started. A state that stands still keeps nothing of a log back."""
+        if self._wanted.level is Level.APPLIED:
+            return self._backend.recovered([self._partition_id])
+        return self._backend.has_log(self._partition_id)
 
     def _is_placed(self) -> bool:
         """It is known where it begins."""

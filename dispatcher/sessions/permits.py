@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from dispatcher.requests.requests import field_of
 from logboom.access import Grants, Right
-from logboom.errors import InvalidRequest, LogboomError, ProtocolError, Unavailable
+from logboom.errors import InvalidRequest, LogboomError, PartitionDestroyed, ProtocolError, Unavailable
 from logboom.types import CURSORS_TOKEN, DurabilityMode, PartitionId
 from logboom.wire import Frame, Kind, shown
 
@@ -107,6 +107,9 @@ def check(frame: Frame, grants: Grants, node: Node) -> None:
         if not known and (where.cursors or node.admits()):
             raise node.missing(partition)  # it may be that one, and this node has not heard of it; or there is none
         if not known and where.has(partition):  # as long as it is not that one
+            why = node.missing(partition)
+            if isinstance(why, PartitionDestroyed | Unavailable):  # it was one, or this node says itself what it lacks
+                raise why
             raise Unavailable(f"partition {partition} is not known here yet: ask another node", retry_after=0.1)
         raise grants.denied(right, partition)
 

@@ -11,7 +11,7 @@ from logboom.client.attempts import seconds
 from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata
 from logboom.client.parts import partition_ids
 from logboom.client.reads import Reader
-from logboom.client.streams import TAIL_CREDIT, OnCompacted, OnVoid, Select, Start, close
+from logboom.client.streams import TAIL_CREDIT, OnCompacted, OnNode, OnVoid, Select, Start, close
 from logboom.errors import InvalidRequest
 from logboom.types import Level
 
@@ -47,6 +47,7 @@ class LogReading:
         cold: bool = False,
         credit: int = TAIL_CREDIT,
         node: str | None = None,
+        on_node: OnNode | None = None,
     ) -> AsyncGenerator[LogBatch, None]:
         """The log of a partition from a position on, batch by batch; with ``follow``, for ever.
 
@@ -62,7 +63,8 @@ class LogReading:
         ``LogBatch.offsets``. ``batch_records`` and ``batch_bytes``: larger batches come in pieces. ``cold``: nobody
         else reads this soon. ``credit``: bytes that the node sends ahead of what was taken. ``batch.position`` is the
         ``start`` to go on from. What was lost and declared void is stepped over, and ``on_void`` is told of it; what
-        that raises ends the tail. When a node is lost another is found within the client's ``timeout``.
+        that raises ends the tail. When a node is lost another is found within the client's ``timeout``. ``on_node``
+        is told the address of each that is asked.
         """
         if type(credit) is not int or credit < 1:
             raise InvalidRequest(f"credit is a number of bytes above 0, not {credit!r}")
@@ -78,6 +80,7 @@ class LogReading:
             on_void=on_void,
             patience=self.timeout,
             credit=credit,
+            on_node=on_node,
         )
 
     def tail_metadata(

@@ -45,6 +45,7 @@ RANGES_MAX: Final = 64
 
 OnCompacted = Literal["error", "first"]
 OnVoid = Callable[[Voided], None]
+OnNode = Callable[[str], None]
 Select = Callable[[Descriptor], Sequence[tuple[int, int]]]
 """Which (offset, length) of a record's payload are wanted."""
 
@@ -198,14 +199,17 @@ class LogStreams:
         on_void: OnVoid | None = None,
         patience: float,
         credit: int = TAIL_CREDIT,
+        on_node: OnNode | None = None,
     ) -> AsyncGenerator[LogBatch, None]:
         """Batches from ``start`` on; goes on at another node (or the same, if named) when one is lost.
 
-        Also behind what was declared void: ``on_void`` is told of it.
+        Also behind what was declared void: ``on_void`` is told of it, and ``on_node`` of each node that is asked.
         """
         records_max, bytes_max = fields.get("records_max", 0), fields.get("bytes_max", 0)
         fields = {"whole": True, "mixed": True, **fields}
-        feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, credit, batches_of)
+        feed = self._feed(
+            partition_id, start, node, fields, on_compacted, on_void, patience, credit, batches_of, on_node
+        )
         try:
             async for batch in feed:
                 self.seen(batch.global_index)
@@ -243,12 +247,15 @@ class LogStreams:
         patience: float,
         credit: int,
         decode: Callable[[Frame], Any],
+        on_node: OnNode | None = None,
     ) -> AsyncGenerator[Any, None]:
         failures = _Failures(self._cluster, patience)
         nodes = _Nodes(self._cluster, self.at(node), named=node is not None)
         while True:
             try:
                 connection = await nodes.connection()
+                if on_node is not None:
+                    on_node(connection.address)
                 header = {"partition": partition_id, "credit": credit, **start.fields(), **fields}
                 frames = connection.stream(Kind.TAIL, header, credit=credit)
                 failures.begun()

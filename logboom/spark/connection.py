@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -140,16 +141,19 @@ class Session:
         size: Callable[[T], int],
         bytes_max: int,
         timeout: float | None = None,
+        glances: int = 0,
+        hopeless: Callable[[], bool] = bool,
     ) -> Iterator[list[T]]:
         """A stream, all that has come each time; at most ``bytes_max`` and one item lie here meanwhile.
 
-        ``timeout`` (seconds) bounds the wait for more. Raises TimeoutError.
+        ``timeout`` (seconds) bounds the wait for more; so often within it ``hopeless`` says whether there is any use
+        in waiting on. Raises TimeoutError.
         """
         with self._used() as background:
             ahead = _Ahead[T](size, bytes_max, background.loop)
             filling = background.start(lambda client: ahead.fill(call(client)))
             try:
-                while (found := ahead.take(timeout)) is not None:
+                while (found := _patiently(ahead, timeout, glances, hopeless)) is not None:
                     yield found
             finally:
                 # Also of a reader that stops half-way (limit): the stream ends at the node.
@@ -179,6 +183,19 @@ class Session:
             finally:
                 filling.cancel()
                 spool.close()
+
+
+def _patiently(ahead: _Ahead[T], timeout: float | None, glances: int, hopeless: Callable[[], bool]) -> list[T] | None:
+    if timeout is None:
+        return ahead.take(None)
+    end, share = time.monotonic() + timeout, timeout / (glances + 1)
+    for _ in range(glances):
+        try:
+            return ahead.take(min(share, max(0.0, end - time.monotonic())))
+        except TimeoutError:
+            if hopeless():
+                raise
+    return ahead.take(max(0.0, end - time.monotonic()))
 
 
 class _Ahead(Generic[T]):

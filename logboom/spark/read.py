@@ -22,6 +22,8 @@ from logboom.spark.shares import Merged, Share, Span, without
 log: Final = logging.getLogger("logboom.spark")
 CREDIT_MIN: Final = 64 * 1024
 LOOK_AGAIN_S: Final = 0.05
+GLANCE_S: Final = 5.0
+"""A node that is asked how far it is, and does not say so in this time, is left for another."""
 SPILL_AFTER_S: Final = 5.0
 """In all: a node waits twice as long for whoever takes nothing, at least. Tasks that are quick write no file."""
 GONE: Final = "partition %d: %d records from offset %d on are gone; going on behind them"
@@ -92,7 +94,7 @@ def read_log(
             gone = share.end + 1 - position
             log.warning("partition %d: destroyed, with %d records unread: %s", share.partition_id, gone, error)
             return
-        except TimeoutError:  # whoever was asked may be behind: the next one has its turn
+        except TimeoutError:  # whoever was asked is behind: the next one has its turn
             failures += 1
             if failures > options.retries or time.monotonic() - since >= patience:
                 raise _late(options, f"partition {share.partition_id}", position - 1, share.end) from None
@@ -107,16 +109,37 @@ def _tail(
 ) -> Iterator[list[LogBatch]]:
     # Half of what the task may hold is on its way while the other half waits to be taken.
     ahead = max(CREDIT_MIN, options.fetch_bytes // 2)
+    start, asked = position, list[str]()
 
     def refuse(gap: Voided) -> None:
         raise gap
 
     def tail(client: Client) -> AsyncIterator[LogBatch]:
         # Follows, because the node that answers may still be on its way to the pinned end.
-        return client.tail(partition_id, start=position, follow=True, node=node, credit=ahead, on_void=refuse)
+        return client.tail(
+            partition_id, start=start, follow=True, node=node, credit=ahead, on_void=refuse, on_node=asked.append
+        )
 
-    patience = options.target.request_timeout_ms / 1000 / (options.retries + 1)
-    return session.prefetch(tail, size=_size, bytes_max=ahead, timeout=patience)
+    patience = options.target.request_timeout_ms / 1000
+
+    def is_behind() -> bool:
+        # Else it is a rate, or the disk, that lets us wait: whoever begins anew waits at the end of the line.
+        if not asked:
+            return False
+        try:
+            marks = session.run(
+                lambda client: client.watermarks([partition_id], node=asked[-1], timeout=min(patience, GLANCE_S))
+            )
+        except LogboomError:
+            return True
+        return not any(mark.durable_index >= position for mark in marks)
+
+    glances = options.retries if node is None else 0
+    for batches in session.prefetch(
+        tail, size=_size, bytes_max=ahead, timeout=patience, glances=glances, hopeless=is_behind
+    ):
+        position = int(batches[-1].last_index) + 1
+        yield batches
 
 
 class _BeginsLater(Exception):

@@ -125,6 +125,24 @@ def test_one_that_leaves_ends_no_node(tmp_path: Path, name: str) -> None:
         all_run(cluster, client)
 
 
+def test_a_log_is_read_to_its_end_after_a_start_though_one_that_leaves_keeps_its_state_back(tmp_path: Path) -> None:
+    """The tail said that the node was still recovering for as long as the partition was paused."""
+    settings = {"apply.retry_attempts_max": 2}
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="leaves")
+        for data in (b"x", b"leave", b"y"):
+            client.submit(created, Record(data), wait="committed")
+        wait_for(lambda: client.status()["partitions"][1][6] == "paused")
+        cluster.restart(cluster.nodes[0])
+        wait_for(lambda: [row[6] for row in client.status()["partitions"] if row[0] == created] == ["paused"])
+        found = [data for batch in client.tail(created) for data in batch.records.payloads()]
+        assert found == [b"x", b"leave", b"y"]
+        assert not client.status()["recovered"]
+
+
 def test_one_whose_numbers_cannot_be_had_ends_no_node(tmp_path: Path) -> None:
     """Found by review: it is asked on the event loop, while a thread changes what it counts."""
     with LocalCluster(partitions=1, directory=tmp_path / "c") as cluster, cluster.client(timeout=20) as client:

@@ -47,6 +47,9 @@ class Backend:
     def recovered(self, partitions: Any = None) -> bool:
         return True
 
+    def has_log(self, partition_id: int) -> bool:
+        return True
+
     def log(self, partition_id: int) -> Any:
         return SimpleNamespace(durable_index=0, hole=None, first_available_index=1, lease=Leases(60.0).add)
 

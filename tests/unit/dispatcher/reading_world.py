@@ -120,6 +120,9 @@ class World:
     def recovered(self, partitions: Any = None) -> bool:
         return self.whole
 
+    def has_log(self, partition: int) -> bool:
+        return self.whole
+
     def partition_ids(self) -> list[int]:
         return sorted(self.logs)
 

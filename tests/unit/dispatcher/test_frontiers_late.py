@@ -121,15 +121,42 @@ def test_what_a_node_said_before_its_disk_went_counts_no_more(scope: Scope) -> N
     apply(world, N2, 9)
     if scope is Scope.ALL:
         apply(world, N3, 9)
-    world.sever(N1, N2)
-    world[N1].others.forget(N2)
-    world.nodes[N2] = Node(world, N2)
-    world.mend(N1, N2)
-    world.talk()
+    _lose_disk(world, N2)
     apply(world, N1, 9)
     assert answers == []
     apply(world, N2, 9)
     assert reached(answers)
+
+
+@pytest.mark.parametrize("scope", BOTH)
+def test_of_several_partitions_none_is_there_by_what_a_node_said_before_its_disk_went(scope: Scope) -> None:
+    """Each on its own had been there once, and the copy was gone when the last one was."""
+    world = World()
+    _, answers = world[N1].wait(5, [A, B], reach=scope)
+    world.talk()
+    for name in NODES if scope is Scope.ALL else (N1, N2):
+        apply(world, name, 9, A)
+    _lose_disk(world, N2)
+    for name in NODES if scope is Scope.ALL else (N1, N2):
+        apply(world, name, 9, B)
+    assert answers == []
+    apply(world, N2, 4, A)
+    assert answers == []
+    apply(world, N2, 9, A)
+    assert reached(answers)
+
+
+def _lose_disk(world: World, name: NodeId) -> None:
+    """It comes back to the first node as one that has nothing."""
+    world.sever(N1, name)
+    node: Any = Backend.__new__(Backend)
+    node.stability = SimpleNamespace(forget=lambda _: None)
+    node.barriers = world[N1].barriers
+    node.exchange = SimpleNamespace(asking=world[N1].others)
+    node.peer_forgot(name)
+    world.nodes[name] = Node(world, name)
+    world.mend(N1, name)
+    world.talk()
 
 
 def test_all_that_a_node_keeps_of_what_others_said_is_forgotten() -> None:
@@ -137,5 +164,6 @@ def test_all_that_a_node_keeps_of_what_others_said_is_forgotten() -> None:
     node: Any = Backend.__new__(Backend)
     node.stability = SimpleNamespace(forget=lambda peer: forgot.append(("stability", peer)))
     node.exchange = SimpleNamespace(asking=SimpleNamespace(forget=lambda peer: forgot.append(("frontiers", peer))))
+    node.barriers = SimpleNamespace(members_changed=lambda: forgot.append(("barriers", N2)))
     node.peer_forgot(N2)
-    assert forgot == [("stability", N2), ("frontiers", N2)]
+    assert forgot == [("stability", N2), ("frontiers", N2), ("barriers", N2)]

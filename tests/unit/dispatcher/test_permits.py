@@ -19,6 +19,7 @@ from logboom.errors import (
     InvalidRequest,
     LogboomError,
     NoSuchPartition,
+    PartitionDestroyed,
     PermissionDenied,
     ProtocolError,
     Unavailable,
@@ -42,6 +43,8 @@ MAKES_CURSORS = {
 
 class Node:
     leads = False
+    why: LogboomError | None = None
+    """There is no such partition; None: nobody has ever heard of it."""
 
     def admits(self) -> bool:
         return self.leads
@@ -53,13 +56,20 @@ class Node:
         return PartitionId(CURSORS)
 
     def missing(self, partition_id: int) -> LogboomError:
-        return NoSuchPartition(f"no {partition_id}", partition_id=partition_id)
+        return self.why or NoSuchPartition(f"no {partition_id}", partition_id=partition_id)
 
 
-def ask(kind: Kind, header: dict[str, Any], *allow: str, partitions: str = "*", leads: bool = False) -> None:
+def ask(
+    kind: Kind,
+    header: dict[str, Any],
+    *allow: str,
+    partitions: str = "*",
+    leads: bool = False,
+    why: LogboomError | None = None,
+) -> None:
     grants = Rules([Rule("me", tuple(Right(each) for each in allow), partitions)]).of(["me"])
     node = Node()
-    node.leads = leads
+    node.leads, node.why = leads, why
     check(Frame(kind, 1, header), grants, node)
 
 
@@ -218,6 +228,20 @@ def test_a_number_lets_nobody_write_what_may_be_theirs_where_that_is_not_known()
         ask(Kind.SUBMIT, {"parts": [row(12)]}, "write", partitions="0-63", leads=True)
     with pytest.raises(PermissionDenied):
         ask(Kind.SUBMIT, {"parts": [row(12)]}, "write", partitions="0-11")
+
+
+@pytest.mark.parametrize("kind", [Kind.SUBMIT, Kind.TAIL])
+def test_what_a_node_knows_of_one_that_is_not_there_it_says_also_where_numbers_are_allowed(kind: Kind) -> None:
+    """Of a partition that was destroyed a follower said that it might still come, until the client's time was over."""
+    gone = PartitionDestroyed("partition 12 was destroyed", partition_id=12)
+    opening = Unavailable("partition 12 is being opened; try again", retry_after=0.02)
+    header = {"parts": [row(12)], "partition": 12}
+    for why in (gone, opening):
+        with pytest.raises(type(why)) as caught:
+            ask(kind, header, "read", "write", partitions="0-63", why=why)
+        assert caught.value is why
+        with pytest.raises(PermissionDenied):
+            ask(kind, header, "read", "write", partitions="0-11", why=why)
 
 
 def test_whoever_may_write_cursors_may_have_their_partition_made_and_no_other() -> None:

@@ -64,6 +64,26 @@ def test_all_partitions_are_known_when_what_was_committed_is_handed_up_though_no
     assert not replay.recovered.over
 
 
+def test_a_log_has_come_back_as_soon_as_what_was_committed_is_durable_however_far_it_is_applied() -> None:
+    replay = Replay()
+
+    def logged(partition: PartitionId, undurable_from: int | None) -> bool:
+        waits = None if undurable_from is None else GlobalLogIndex(undurable_from)
+        return replay.recovered.logged(partition, undurable_from=waits)
+
+    replay.look(handed_up=19, global_index=9)
+    assert not logged(P0, None)  # more may have been committed
+    assert logged(P7, None)
+    replay.look(handed_up=20, global_index=9)
+    assert logged(P0, None)
+    assert not logged(P0, 9)
+    assert logged(P0, 10)  # it came since
+    assert not replay.recovered.of([P0])
+    replay.applied(P0, 9)
+    replay.look(handed_up=20, global_index=9)
+    assert logged(P0, 9)
+
+
 def test_a_partition_that_is_created_later_is_shown_at_once() -> None:
     replay = Replay()
     replay.applied(P0, 9)

@@ -12,6 +12,7 @@ from dispatcher.reading.feeds import REPAIR_S, FeedRequest
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.tail import Tail
 from logboom.errors import CorruptData, IndexCompacted, LogboomError, Unavailable
+from logboom.types import Level
 from logboom.wire import Kind
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
@@ -32,7 +33,8 @@ class Backend:
         self.jobs: list[Callable[[], None]] = []
         self.subscribed = 0
         self.read_budget = ReadBudget(bytes_max=ROOM, segments_max=4)
-        self.recovered = lambda _: True
+        self.recovered = self.has_log = lambda _: True
+        self.applied = 0
 
     def log(self, _: int) -> PartitionLog:
         return self._log
@@ -43,6 +45,11 @@ class Backend:
     def subscribe_commits(self, _: int, __: Callable[[], None]) -> Callable[[], None]:
         self.subscribed += 1
         return self._gone
+
+    subscribe_applied = subscribe_commits
+
+    def applied_index(self, _: int) -> int:
+        return self.applied
 
     def _gone(self) -> None:
         self.subscribed -= 1
@@ -64,11 +71,12 @@ class Backend:
 
 
 class Reader:
-    def __init__(self, backend: Backend, *, start: int, credit: int = ROOM, follow: bool = False) -> None:
+    def __init__(self, backend: Backend, *, start: int, level: Level = Level.DURABLE, **more: Any) -> None:
         self.indexes: list[int] = []
         self.end: list[LogboomError | None] = []
+        wanted = FeedRequest(**{"start": start, "credit": ROOM, "level": level, **more})
         self.tail = Tail(
-            backend, 3, FeedRequest(start=start, follow=follow, credit=credit), send=self._sent,  # type: ignore[arg-type]
+            backend, 3, wanted, send=self._sent,  # type: ignore[arg-type]
             congested=lambda: False, ended=self.end.append, pace=ANY_PACE,
         )  # fmt: skip
         self.tail.move()
@@ -96,7 +104,7 @@ def test_where_a_node_that_is_still_recovering_ends_the_log_does_not(*, follow: 
     """It said that there is nothing more; who follows waits, as for whatever comes."""
     _, log, batches = grown()
     backend = Backend(log)
-    backend.recovered = lambda partitions: partitions != [3]
+    backend.has_log = lambda partition: partition != 3
     reader = Reader(backend, start=1, follow=follow)
     backend.work()
     assert reader.indexes == list(range(1, batches[-1].last_index + 1))
@@ -107,6 +115,24 @@ def test_where_a_node_that_is_still_recovering_ends_the_log_does_not(*, follow: 
     (error,) = reader.end
     assert isinstance(error, Unavailable)
     assert error.retryable
+
+
+@pytest.mark.parametrize("level", [Level.DURABLE, Level.APPLIED])
+def test_where_a_state_stands_still_after_a_start_its_log_ends_all_the_same(level: Level) -> None:
+    """Nobody could read the log of a paused partition to its end once the nodes had been started again."""
+    _, log, batches = grown()
+    backend = Backend(log)
+    backend.recovered = lambda partitions: partitions != [3]
+    backend.applied = batches[4].last_index
+    reader = Reader(backend, start=1, level=level)
+    backend.work()
+    (error,) = reader.end
+    if level is Level.DURABLE:
+        assert reader.indexes == list(range(1, batches[-1].last_index + 1))
+        assert error is None
+    else:  # what is applied may be less than what was
+        assert reader.indexes == list(range(1, batches[4].last_index + 1))
+        assert isinstance(error, Unavailable)
 
 
 def test_no_start_is_the_first_index_that_is_there() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -163,14 +164,16 @@ def test_what_is_refused_anyway_is_not_asked_about(
     assert removed(node) == ["n9"]
 
 
-def unread(node: FakeNode | None, *command: str, said: bytes = b"") -> tuple[int, str]:
+def unread(
+    node: FakeNode | None, *command: str, said: bytes = b"", program: Sequence[str] = ("-m", "logboom")
+) -> tuple[int, str]:
     """The exit status of a command whose stdout nobody reads, and its stderr."""
     reading, writing = os.pipe()
     os.close(reading)
     where = [] if node is None else ["--endpoints", node.address]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "logboom", *command, *where],
+            [sys.executable, *program, *command, *where],
             stdout=writing, stderr=subprocess.PIPE, input=said, timeout=60, check=False,
         )  # fmt: skip
     finally:
@@ -204,6 +207,35 @@ def test_damage_is_damage_also_where_nobody_reads_which(tmp_path: Any) -> None:
     (directory / "manifest.json").write_text("{}")
     status, told = unread(None, "verify", str(directory))
     assert (status, "is damaged" in told) == (5, True)
+
+
+BREAKS = """
+import chaos.sim.main as sim
+from chaos.sim.runner import Ran
+from chaos.sim.simulation import Failure, Outcome
+from logboom.cli import main
+
+
+def broken(seed):
+    return Ran(Outcome(seed, failure=Failure("I8", "a story", 1.5)), 0.01)
+
+
+def run(parameters, *, timeline, until):
+    timeline.lines.extend(["a line of it"] * 10_000)
+    return broken(parameters.seed)
+
+
+sim.run, sim.run_many = run, lambda seeds, **_: map(broken, seeds)
+main()
+"""
+"""The simulator, in which an invariant breaks in every run."""
+
+
+@pytest.mark.parametrize("which", [["--seed", "7", "--trace"], ["--seed", "7", "--seeds", "2"]])
+def test_an_invariant_that_broke_did_so_also_where_nobody_reads_the_timeline(which: list[str]) -> None:
+    """`logboom chaos sim --seed 7 --trace | head` ended with 0 whatever came of it."""
+    status, told = unread(None, "chaos", "sim", *which, program=("-c", BREAKS))
+    assert (status, "FAILED I8 seed=7" in told) == (1, True)
 
 
 @pytest.mark.parametrize("how", ["refused", "lost"])

@@ -209,6 +209,21 @@ async def test_what_one_node_has_removed_another_is_asked_for() -> None:
             assert refused.value.first == 6, "of those that can be reached"
 
 
+async def test_who_wants_to_know_is_told_of_each_node_that_is_asked() -> None:
+    async with cluster(2) as nodes:
+        asked = list[str]()
+        batches = whole([(9, raw(0, 5, [b"a"]))])
+        for node, first in zip(nodes, (7, 5), strict=True):
+            node.answers[Kind.TAIL] = removed_before(first, Kind.TAIL, batches)
+        async with Client(nodes[0].address) as boom:
+            assert [b.first_index async for b in boom.tail(0, start=5, node="n2", on_node=asked.append)] == [5]
+            assert asked == [nodes[1].address]
+            asked.clear()
+            assert [b.first_index async for b in boom.tail(0, start=5, on_node=asked.append)] == [5]
+        assert len(asked) == len(nodes[0].of(Kind.TAIL)) + len(nodes[1].of(Kind.TAIL)) - 1
+        assert asked[-1] == nodes[1].address
+
+
 @pytest.mark.parametrize("kind", [Kind.TAIL, Kind.LOG_SCAN])
 async def test_who_follows_where_nothing_is_written_outlives_any_number_of_restarts(
     kind: Kind, monkeypatch: pytest.MonkeyPatch

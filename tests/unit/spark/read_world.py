@@ -9,7 +9,10 @@ import pytest
 from logboom.background import Background
 from logboom.errors import Voided
 from logboom.spark.connection import Session
+from logboom.types import Watermark
 
+LATER = object()
+"""What follows in a stream comes when the node has been asked how far it is."""
 E = {"endpoints": "a:1", "requestTimeoutMs": "2000"}
 
 
@@ -34,11 +37,25 @@ class Client:
         self.answers = list(answers)
         self.asked = []
         self.timeout = 2.0
+        self.durable, self.looks = 0, asyncio.Queue()
+        """How far every node says that it is, and that it was asked for that."""
         self.given = self.closed = 0
 
-    def tail(self, partition_id, *, start, **how):
+    def tail(self, partition_id, *, start, on_node=None, **how):
         self.asked.append(start)
+        if on_node is not None:
+            on_node("n:1")
         return self._stream(self.answers.pop(0))
+
+    async def members(self):
+        return {"n1": "n:1"}
+
+    async def watermarks(self, partitions, *, node, timeout):
+        assert node == "n:1"
+        self.looks.put_nowait(partitions)
+        if isinstance(self.durable, Exception):
+            raise self.durable
+        return [Watermark(p, self.durable, self.durable, 0, 0, 0, "running") for p in partitions]
 
     def scan_log(self, partitions, *, start_global, on_compacted, on_void, node):
         assert on_compacted == "error", "from a common index on, logs that begin earlier would lack more"
@@ -54,6 +71,9 @@ class Client:
             for item in items:
                 if item is None:
                     await asyncio.Event().wait()
+                if item is LATER:
+                    await self.looks.get()
+                    continue
                 if on_void is not None and isinstance(item, Voided):
                     on_void(item)
                     continue

@@ -22,7 +22,7 @@ from logboom.spark.columns import LOG
 from logboom.spark.options import read_options
 from logboom.spark.read import read_log, read_merged
 from logboom.spark.shares import EVERYTHING, Merged, Share, Span, _last_held
-from tests.unit.spark.read_world import E, session
+from tests.unit.spark.read_world import LATER, E, session
 
 __all__ = ["session"]
 
@@ -130,6 +130,36 @@ def test_a_node_that_is_behind_is_left_for_another_however_slowly_the_task_works
         clock.now += 60
     assert seen == [1, 2, 3, 4, 5, 6]
     assert found.client.asked == [1, 3, 3]
+
+
+def test_a_node_that_is_not_behind_and_lets_a_task_wait_for_its_rate_is_waited_for(session):
+    """After its share of the time the task went to the end of the line, again and again, and failed."""
+    found = session([LATER, LATER, batch(1, 2), LATER, batch(3, 4)])
+    found.client.durable = 6
+    assert offsets(log(found, Share(0, 1, 6), requestTimeoutMs="30000", numRetries="300")) == [1, 2, 3, 4, 5, 6]
+    assert found.client.asked == [1]
+
+
+def test_a_node_that_does_not_say_how_far_it_is_is_left_for_another(session):
+    found = session([None], [batch(1, 6)])
+    found.client.durable = Unavailable("gone")
+    assert offsets(log(found, Share(0, 1, 6), requestTimeoutMs="200")) == [1, 2, 3, 4, 5, 6]
+    assert found.client.asked == [1, 1]
+
+
+def test_a_node_that_comes_to_a_stand_on_the_way_is_asked_for_what_is_still_to_come(session):
+    found = session([batch(1, 4), None], [batch(5, 2)])
+    found.client.durable = 4
+    assert offsets(log(found, Share(0, 1, 6), requestTimeoutMs="200")) == [1, 2, 3, 4, 5, 6]
+    assert found.client.asked == [1, 5]
+
+
+def test_a_node_that_was_named_is_waited_for_however_far_it_is(session):
+    found = session([None])
+    with pytest.raises(DeadlineExceeded, match="no record after offset 0 came"):
+        list(log(found, Share(0, 1, 6), requestTimeoutMs="200", node="n1"))
+    assert found.client.asked == [1]
+    assert found.client.looks.empty()
 
 
 def test_a_reader_that_is_left_half_way_ends_its_stream(session):
