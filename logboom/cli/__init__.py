@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "barrier": ("logboom.cli.waits", "barrier"),
     "watermarks": ("logboom.cli.waits", "watermarks"),
     "status": ("logboom.cli.operate", "status"),
+    "top": ("logboom.cli.top", "top"),
     "partitions": ("logboom.cli.operate", "partitions"),
     "members": ("logboom.cli.members", "members"),
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
