@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "recover": ("logboom.cli.backup", "recover"),
     "verify": ("logboom.cli.offline", "verify"),
     "inspect": ("logboom.cli.offline", "inspect"),
+    "bench": ("logboom.cli.bench", "bench"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
