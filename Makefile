@@ -5,7 +5,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PACKAGES := $(wildcard logboom ports raftlog partitions dispatcher snapshots server chaos bench)
-SOURCES := $(PACKAGES) $(wildcard tests scripts)
+SOURCES := $(PACKAGES) $(wildcard tests scripts) pyspark_logboom.py
 IN := . scripts/env.sh;
 WORKERS ?= 2
 CHAOS_SECONDS ?= 60

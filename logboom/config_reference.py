@@ -84,7 +84,7 @@ CHECKS = """\
 | --- | --- |
 | `LOGBOOM_ENDPOINTS` | where the command line finds the cluster: `host:port,host:port,...` |
 | `LOGBOOM_TLS_DIR` | its certificates: `ca.pem`, `client.pem`, `client.key` |
-| `LOGBOOM_TOKEN` | sent to the node when connecting |
+| `LOGBOOM_TOKEN` | sent to the node when connecting (reserved: no node looks at it; use certificates) |
 | `LOGBOOM_IMAGE`, `LOGBOOM_DEMO_IMAGE` | other images for `docker-compose.yml` |
 
 Passed over is what Kubernetes says of services whose names begin with `logboom`: `LOGBOOM_SERVICE_HOST`,

@@ -12,6 +12,9 @@ from logboom.types import MIB
 PIECE_BYTES: Final = 1 * MIB
 """Read at a time, unless one thing is larger."""
 
+AGAIN_S: Final = 10.0
+"""Before what could not be read is read a second time: a path to the disk that fails over has come back by then."""
+
 
 class Piece(NamedTuple):
     """Something was read and checked: so many bytes. ``damage``: what is wrong with it."""

@@ -209,7 +209,9 @@ class RaftLog:
     @property
     def admits(self) -> bool:
         """Leads, its first entry of the term is committed, it holds every batch that others would follow, and stays."""
-        return self._admitting and self.engine.may_lead and not self.members.transfer.under_way
+        # A frame may have ended it, and the turn that tells of it is still to come.
+        leads = self._admitting and self._still_leads
+        return leads and self.engine.may_lead and not self.members.transfer.under_way
 
     def propose(self, routes: Sequence[Route], *, payload_bytes: int) -> None:
         """Order one request's routes, in one Raft entry, after everything proposed before. Leader only."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+FOR_SPARK = "pyspark_logboom.py"
+"""Spark finds it by its name: next to ``logboom``."""
 SERVER_FOLDERS = ("ports", "raftlog", "partitions", "dispatcher", "snapshots", "server", "chaos", "bench")
 
 
@@ -23,6 +25,7 @@ class ServerFolders(BuildHookInterface[Any]):
         """Name each folder that exists, and where it goes."""
         if version != "standard":
             return
+        build_data["force_include"][str(Path(self.root) / FOR_SPARK)] = FOR_SPARK
         for folder in SERVER_FOLDERS:
             path = Path(self.root) / folder
             if path.is_dir():

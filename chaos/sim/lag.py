@@ -101,8 +101,9 @@ class LagWatch:
     def _check_step(self, host: Host, backend: Backend, step: Step) -> None:
         if step.do is Do.MOVE_LEADERSHIP:
             leads, voters = backend.raft.engine.is_leader, backend.members.voters
-            if not leads or step.node == host.name or step.node not in voters:
-                self._fail("LagMoves", f"{host.name} moves leadership to {step.node}; leads: {leads}, voters {voters}")
+            others = set(voters) - {host.name}
+            if not leads or not step.among or not others.issuperset(step.among):
+                self._fail("LagMoves", f"{host.name} moves leadership to {step.among}; leads: {leads}, voters {voters}")
         elif step.partition_id is not None and step.do in (Do.FREEZE, Do.THROTTLE):
             worker = backend.workers[step.partition_id]
             if worker.idle:

@@ -52,12 +52,13 @@ class Do(StrEnum):
 
 
 class Step(NamedTuple):
-    """One transition; ``partition_id`` or ``node`` says whose. Leadership goes to ``node``."""
+    """One transition; ``partition_id`` or ``node`` says whose. Leadership goes to the first of ``among`` that can."""
 
     do: Do
     reason: str
     partition_id: PartitionId | None = None
     node: NodeId | None = None
+    among: tuple[NodeId, ...] = ()
 
 
 class Seen(NamedTuple):
@@ -269,7 +270,7 @@ class Ladder:
         if leads and able and (self._node_id in chronic or withdrawn) and self._may_move(now):
             self._moved_at = now
             reason = f"{len(self.standing.behind)} partitions are behind here, and not elsewhere"
-            steps.append(Step(Do.MOVE_LEADERSHIP, reason, node=able[0]))
+            steps.append(Step(Do.MOVE_LEADERSHIP, reason, among=tuple(able)))
         return steps
 
     def _may_move(self, now: float) -> bool:

@@ -110,13 +110,16 @@ class Pressure:
         self._leads = False
         self._judge()
 
-    def better(self) -> NodeId | None:
-        """Who should lead in this node's place: this one takes nothing, and a quorum of the others could."""
+    def better(self) -> tuple[NodeId, ...]:
+        """Who should lead in this node's place, best first: this one takes nothing, and a quorum of the others could.
+
+        All of them: the best may be without what it would have to have.
+        """
         if not self._leads or self._own is None or self._own.pressure < 1:
-            return None
+            return ()
         said = {peer: self._said.get(peer, NOT_THERE).pressure for peer in self._voters - {self._node_id}}
         able = sorted((pressure, peer) for peer, pressure in said.items() if pressure < 1)
-        return able[0][1] if 2 * len(able) > len(self._voters) else None
+        return tuple(peer for _, peer in able) if 2 * len(able) > len(self._voters) else ()
 
     @property
     def own(self) -> Verdict | None:

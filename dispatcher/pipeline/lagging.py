@@ -101,16 +101,17 @@ class Lagging:
         for peer in pipeline.raft.engine.connected_peers:
             pipeline.raft.links.send(peer, Kind.PROGRESS, told)
 
-    def relieve(self, to: NodeId, reason: str) -> None:
-        """This node leads and can take nothing: another does so, as soon as one may be asked again."""
+    def relieve(self, among: tuple[NodeId, ...], reason: str) -> None:
+        """This node leads and can take nothing: one of these does so, as soon as one may be asked again."""
         now = self._pipeline.clock.monotonic()
         if now - self._relieved_at >= RELIEVE_AGAIN_S:
             self._relieved_at = now
             self.ladder.steps[Do.MOVE_LEADERSHIP] += 1
-            self._carry_out(Step(Do.MOVE_LEADERSHIP, reason, node=to))
+            self._carry_out(Step(Do.MOVE_LEADERSHIP, reason, among=among))
 
     def _carry_out(self, step: Step) -> None:
-        log.warning("lag", step=str(step.do), partition=step.partition_id, to=step.node, reason=step.reason)
+        to = list(step.among) or step.node
+        log.warning("lag", step=str(step.do), partition=step.partition_id, to=to, reason=step.reason)
         if step.do is Do.MOVE_LEADERSHIP:
             self._hand_over(step)
         if step.partition_id is None:
@@ -135,7 +136,7 @@ class Lagging:
                 log.info("not_handed_over", error=error.message)
 
         try:
-            self._pipeline.raft.members.transfer.begin(step.node, done)
+            self._pipeline.raft.members.transfer.begin(None, done, among=step.among)
         except LogboomError as error:
             done(error)
 

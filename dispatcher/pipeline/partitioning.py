@@ -354,7 +354,7 @@ class Partitioning:
         machine = self._rooms.ending[partition_id]
         await worker.close()
         await self.unused(partition_id, machine)
-        worker.dedupe.drop()
+        worker.forget()
         del self._closing[partition_id]
         try:
             await worker.offload.run(partial(discard, machine))

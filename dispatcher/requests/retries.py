@@ -80,6 +80,16 @@ class Ahead:
         return sum(map(len, self._ordered.values()))
 
 
+def ordered_before(request: SubmitRequest, ahead: Ahead) -> bool:
+    """Something of it may have been ordered by this leader, and will be applied."""
+    return any(
+        ahead.of(part.partition_id, request.producer).may_have(
+            part.first_sequence, part.first_sequence + part.records.count
+        )
+        for part in request.parts
+    )
+
+
 def making_room(
     request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], ahead: Ahead
 ) -> SubmitRequest | None:
@@ -94,9 +104,9 @@ def making_room(
     for part in request.parts:
         own = part.first_sequence, part.first_sequence + part.records.count
         before = ahead.of(part.partition_id, request.producer)
-        worker = workers[part.partition_id]
-        more = ahead.has_inherited(part.partition_id, worker.applied_index)
-        again = worker.dedupe.makes_room(request.producer, request.epoch, own, part.floor, before, more=more)
+        dedupe, through = workers[part.partition_id].remembered
+        more = ahead.has_inherited(part.partition_id, through)
+        again = dedupe.makes_room(request.producer, request.epoch, own, part.floor, before, more=more)
         if again is not None:
             parts.append(SubmitPart(part.partition_id, again, part.floor, part.records.take(0, 1)))
     nbytes = sum(part.records.nbytes for part in parts)

@@ -380,7 +380,7 @@ class Session:
         if frame.kind is Kind.SUBMIT:
             self.submits.submit(frame)
         elif frame.kind is Kind.PING:
-            self.reply(frame.request_id, Kind.PONG, {})
+            self.reply(frame.request_id, Kind.PONG, {"leaderless_ms": self._backend.leaderless.ms})
         elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):  # at once: credit for it may be in the same read
             self._streams.open(frame)
         else:

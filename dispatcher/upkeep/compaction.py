@@ -134,11 +134,19 @@ class Compaction:
         target = next((meta for meta in sets if meta.global_index == held), sets[-COMPACTED_TO])
         target = min(target, sets[-COMPACTED_TO], key=lambda meta: meta.global_index)
         # Its own log may not have come so far, or not again since a start: to one that was fetched, in vain as of yet.
-        if self._raft.journal.base.index < target.raft_index <= self._raft.engine.applied_index:
-            await self._compact_to(target)
+        failed: Exception | None = None
+        try:
+            if self._raft.journal.base.index < target.raft_index <= self._raft.engine.applied_index:
+                await self._compact_to(target)
+        except (OSError, InvariantViolated):
+            raise
+        except Exception as error:  # noqa: BLE001 - it is raised again: older sets are of no use all the same
+            failed = error
         removed = await self._store_offload.run(lambda: self._prune(target))
-        self.runs += 1
         self.sets_removed += len(removed)
+        if failed is not None:
+            raise failed
+        self.runs += 1
         log.info("compacted", global_index=target.global_index, sets_removed=len(removed))
 
     def _prune(self, target: SetMeta) -> list[GlobalLogIndex]:

@@ -53,7 +53,11 @@ class Gathering:
     began: float
     dumps: dict[PartitionId, StateDump] = field(default_factory=dict)
     """Captured, and not written yet."""
+    reclaimable: int = 0
+    """Of what had been applied at the cut."""
     over: bool = False
+    refused: bool = False
+    """A machine's dump has raised, whatever it was."""
     asked: Asked | None = None
     _written: PartitionId | None = None
     """The one that the thread has."""
@@ -141,24 +145,31 @@ class Dumping:
     def entries(self) -> Iterator[Entry]:
         """See StateDump."""
         self._gathering.asked = Asked(self._partition_id, self._given)
-        found = iter(self._dump.entries())
-        while True:
-            self._gathering.asked = Asked(self._partition_id, self._given)
-            try:
-                entry = next(found)
-            except StopIteration:
-                return
-            finally:
-                self._gathering.asked = None
-            self._gathering.check()
-            self._given += 1
-            yield entry
+        try:
+            found = iter(self._dump.entries())
+            while True:
+                self._gathering.asked = Asked(self._partition_id, self._given)
+                try:
+                    entry = next(found)
+                except StopIteration:
+                    return
+                finally:
+                    self._gathering.asked = None
+                self._gathering.check()
+                self._given += 1
+                yield entry
+        except Exception:
+            self._gathering.refused = True
+            raise
 
     def close(self) -> None:
         """See StateDump."""
         self._gathering.asked = Asked(self._partition_id, self._given)
         try:
             self._dump.close()
+        except Exception:
+            self._gathering.refused = True
+            raise
         finally:
             self._gathering.asked = None
             self._gathering.done(self._partition_id)

@@ -169,7 +169,7 @@ class SnapshotServing:
 
         def read() -> Piece:
             if store is None:
-                raise IndexCompacted(f"partition {partition} is not here", first=None)
+                raise IndexCompacted(f"partition {partition} is not here", first=0)
             durable = store.durable_index  # what is committed behind it may be on its way to the disk
             last = min(through, durable)
             try:

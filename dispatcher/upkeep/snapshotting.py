@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from dispatcher.upkeep.compaction import Compaction
+from dispatcher.upkeep.due import FAILED_S, Due
 from dispatcher.upkeep.gathering import Asked, Gathering, Progress, Stuck, let_go
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
@@ -36,17 +37,9 @@ log = structlog.get_logger(__name__)
 CUT: Final = {"do": "cut"}
 CAPTURES_MAX: Final = 64
 """Partitions that are asked for their state at the same time; who has something to apply comes by himself."""
-KEPT_BYTES_PER_BYTE: Final = 16
-"""So much of what stays in its log whatever is done is worth a byte of a set."""
-SHORT_OF_ROOM: Final = 4
-"""So many times what sets leave to the logs: from there on `disk_free` has less admitted."""
-ROOM_LOOK_S: Final = 1.0
-"""Between two looks at how much is free: it is the file system that is asked, on the loop."""
 DUMP_LOOK_S: Final = 1.0
 ASK_AGAIN_S: Final = 5.0
 WANT_AGAIN_S: Final = 5.0
-FAILED_S: Final = 60.0
-"""Whoever asked is told not to do so earlier: each attempt has all nodes write a set."""
 NAP_S: Final = 0.25
 """Between two looks whether the node is being closed."""
 WAITERS_MAX: Final = 256
@@ -100,12 +93,9 @@ class Snapshotting:
         self._clock = clock
         self._offload = offload
         self._sleep = sleep
-        self._counts = counts
-        self._global_index = global_index
         self._completed = completed
         self._fatal = fatal
         self._give_up, self._want = give_up, want
-        self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
         self._gathering: Gathering | None = None
         self._asked_first: tuple[Asked, float] | None = None
@@ -118,14 +108,17 @@ class Snapshotting:
         """For a cut that is still to be asked for."""
         self._awaiting: list[Done] = []
         """For the one that is asked for, or under way."""
-        newest = store.newest
-        self._last_global = newest.global_index if newest is not None else GlobalLogIndex(0)
-        self._last_bytes, self._last_reclaimable = counts.bytes, counts.reclaimable
-        """Of ``counts``, at the last cut."""
-        self._earlier_reclaimable = counts.reclaimable
-        """At the one before."""
-        self._last_time = self._look_at = clock.monotonic()
-        self._short_of_room = False
+        self._due = Due(
+            settings=settings,
+            store=store,
+            counts=counts,
+            clock=clock,
+            global_index=global_index,
+            free_bytes=free_bytes,
+            spare_bytes=spare_bytes,
+        )
+        self._in_vain = GlobalLogIndex(0)
+        """Of the last cut that came to nothing here for the sake of a machine: what others have taken of it is good."""
         self._closed = False
         self.taken = 0
         self.failed = 0
@@ -144,43 +137,12 @@ class Snapshotting:
             return
         now = self._clock.monotonic()
         asked = self._asked_at is not None and now - self._asked_at < ASK_AGAIN_S
-        if self._gathering is not None or asked or not (self._waiting or self._is_due(now)):
+        if self._gathering is not None or asked or not (self._waiting or self._due.is_due()):
             return
         self._asked_at = now
         self._awaiting += self._waiting
         self._waiting = []
         self._raft.propose_control(dict(CUT))
-
-    def _is_due(self, now: float) -> bool:
-        settings, entries = self._settings, self._global_index() - self._last_global
-        return entries > 0 and (
-            0 < settings.entries <= entries
-            or (0 < settings.log_bytes <= self._counts.bytes - self._last_bytes and self._is_worth_it())
-            or 0 < settings.age_ms <= (now - self._last_time) * 1000
-            or (settings.log_bytes > 0 and self._is_short_of_room(now))
-        )
-
-    def _is_worth_it(self) -> bool:
-        """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""
-        newest = self._store.newest
-        removable = self._counts.reclaimable - self._last_reclaimable
-        kept = self._counts.bytes - self._last_bytes - removable
-        return newest is None or removable + kept // KEPT_BYTES_PER_BYTE >= newest.states_bytes
-
-    def _is_short_of_room(self, now: float) -> bool:
-        """Soon nothing more is admitted, and two sets make room: logs go up to where the one before the newest begins.
-
-        Then nothing more is written, so that nothing else would ever be due.
-        """
-        newest = self._store.newest
-        gained = self._counts.reclaimable - self._earlier_reclaimable
-        if not self._spare_bytes or gained <= (0 if newest is None else newest.states_bytes):
-            return False
-        if now >= self._look_at:
-            self._look_at = now + ROOM_LOOK_S
-            free = self._store.free_bytes() if self._free_bytes is None else self._free_bytes()
-            self._short_of_room = free < SHORT_OF_ROOM * self._spare_bytes
-        return self._short_of_room
 
     def create(self, done: Done) -> Callable[[], None]:
         """Leader only: take one now, of everything committed before; ``done`` is called when it is complete here.
@@ -210,10 +172,8 @@ class Snapshotting:
 
     def cut(self, *, raft_index: int, term: int, parent: ParentState) -> None:
         """The parent log has reached a cut; ``parent`` is its state there, ours to keep."""
-        self._earlier_reclaimable = self._last_reclaimable
-        self._last_bytes, self._last_reclaimable = self._counts.bytes, self._counts.reclaimable
-        self._last_time = self._clock.monotonic()
-        self._last_global, self._asked_at = parent.global_index, None
+        self._due.cut(parent.global_index)
+        self._asked_at = None
         newest = self._store.newest
         if self._gathering is not None or (newest is not None and newest.global_index >= parent.global_index):
             log.debug("cut_passed_over", global_index=parent.global_index)
@@ -223,6 +183,7 @@ class Snapshotting:
         workers = {p: self._workers[p] for p in alive if p in self._workers}
         if len(workers) < len(alive):
             log.info("cut_passed_over", global_index=parent.global_index, reason="a partition is being opened")
+            self._due.failed()
             self._fail(Unavailable("a partition is being opened; try again", retry_after=0.1))
             return
         tails = {p: parent.tails.get(p, EMPTY).last_index for p in workers}
@@ -232,15 +193,19 @@ class Snapshotting:
         stuck = self._stuck.keys() & workers.keys()
         if stuck:
             self.failed += 1
+            self._due.failed()
+            self._in_vain = parent.global_index
             story = f"a dump of partition {min(stuck)} that was begun earlier has not returned"
             log.warning("cut_passed_over", global_index=parent.global_index, reason=story)
             self._fail(Unavailable(f"{story}; try again later", retry_after=FAILED_S))
             return
         if any(worker.useless for worker in workers.values()):
             log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index)
+            self._due.failed()
             self._fail(Unavailable("the state of a partition is damaged here"))
             return
         gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], self._clock.monotonic())
+        gathering.reclaimable = self._due.reclaimable
         self._gathering = gathering
         for partition_id, worker in workers.items():
             worker.cut(tails[partition_id], partial(self._captured, gathering, partition_id))
@@ -263,14 +228,13 @@ class Snapshotting:
                 self._stuck.returned(gathering)
             return
         if dump is None:
-            self._abandon(gathering, f"the state of partition {partition_id} could not be captured")
+            self._abandon(gathering, f"the state of partition {partition_id} could not be captured", by_machine=True)
             return
         here, there = dump.position.applied_index, gathering.parent.tails.get(partition_id, EMPTY).last_index
         if here != there:  # a user's: a set with it could be loaded nowhere, or would apply twice what follows
             let_go(partition_id, dump)
-            self._abandon(
-                gathering, f"the dump of partition {partition_id} says that it is of {here}, and is of {there}"
-            )
+            story = f"the dump of partition {partition_id} says that it is of {here}, and is of {there}"
+            self._abandon(gathering, story, by_machine=True)
             return
         gathering.dumps[partition_id] = dump
         gathering.missing.pop(partition_id, None)
@@ -298,7 +262,7 @@ class Snapshotting:
                 return
             self._stuck[asked.partition_id] = gathering
             story = f"the dump of partition {asked.partition_id} has given nothing for {limit_ms / 1000:g} s"
-            self._abandon(gathering, story, Unavailable(story))
+            self._abandon(gathering, story, Unavailable(story), by_machine=True)
 
     def _look_at_states(self) -> None:
         """One that is damaged for good while its worker is still on its way to the cut will never be captured."""
@@ -308,17 +272,19 @@ class Snapshotting:
             self._abandon(gathering, f"the state of partition {useless} is damaged here")
 
     def _look_for_others(self) -> None:
-        """A dump here does not return: what the others have taken is the same, and the logs go by it."""
+        """A machine here has given no dump: what the others have taken is the same, and the logs go by it."""
         now, newest = self._clock.monotonic(), self._store.newest
-        if not self._stuck or now < self._want_at or self._closed:
+        lacking = self._in_vain > (0 if newest is None else newest.global_index)
+        if not lacking or self._gathering is not None or now < self._want_at or self._closed:
             return
         self._want_at = now + WANT_AGAIN_S
         begun = {gathering.global_index for gathering in self._stuck.values()}  # that thread may still write those
-        if self._last_global not in begun and (newest is None or newest.global_index < self._last_global):
+        if self._in_vain not in begun:
             self._want()
 
     def fetched(self, meta: SetMeta) -> None:
         """Another node's set is here."""
+        self._due.complete(meta.global_index, self._due.reclaimable)
         self._completed(meta)
         self._compaction.start()
 
@@ -337,7 +303,9 @@ class Snapshotting:
         gathering = self._gathering
         return partition_id in self._stuck or (gathering is not None and gathering.holds(partition_id))
 
-    def _abandon(self, gathering: Gathering, why: str, error: BaseException | None = None) -> None:
+    def _abandon(
+        self, gathering: Gathering, why: str, error: BaseException | None = None, *, by_machine: bool = False
+    ) -> None:
         for partition_id in gathering.missing:
             if partition_id in self._workers:
                 self._workers[partition_id].drop_cut()
@@ -346,6 +314,9 @@ class Snapshotting:
         if self._closed:
             return
         self.failed += 1
+        self._due.failed()
+        if by_machine:
+            self._in_vain = self._due.last_cut  # or of one that was passed over, as this one was under way
         where = None if isinstance(error, LogboomError | OSError) else error
         log.error("snapshot_failed", global_index=gathering.global_index, error=why, exc_info=where)
         later = 1.0 if error is None else FAILED_S
@@ -413,11 +384,13 @@ class Snapshotting:
             return
         if meta is None:
             # A full disk, too: what was written is no set and never will be, and the logs may have room to go on.
-            self._abandon(gathering, repr(error), error)
+            by_machine = gathering.refused or not isinstance(error, LogboomError | OSError)
+            self._abandon(gathering, repr(error), error, by_machine=by_machine)
             return
         gathering.end()
         self._gathering = None
         self.taken += 1
+        self._due.complete(meta.global_index, gathering.reclaimable)
         self.seconds.observe(self._clock.monotonic() - gathering.began)
         log.info("snapshot_complete", global_index=meta.global_index, bytes=meta.states_bytes)
         self._completed(meta)

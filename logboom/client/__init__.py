@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import ssl
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Self
@@ -17,7 +18,7 @@ from logboom.client.cursors import Cursors
 from logboom.client.home import Unportable
 from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
-from logboom.client.parts import Part, check_partition, check_sequence, checked, checked_producer
+from logboom.client.parts import Part, check_floor, check_partition, check_sequence, checked, checked_producer
 from logboom.client.reads import Reader
 from logboom.client.sender import Sender
 from logboom.client.state_reading import StateReading
@@ -44,6 +45,8 @@ Submittable = Command | Record
 SUBMITTABLE: Final = (*COMMANDS, Record)
 WAITS: Final = {str(level): level for level in (Level.COMMITTED, Level.DURABLE, Level.APPLIED)}
 PATIENCE_S_MAX: Final = 3600
+IN_CLEAR: Final = "the token goes over the wire in clear text, and no node looks at it: use certificates in its place"
+"""A warning of whoever gives one without TLS."""
 
 
 class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
@@ -57,8 +60,9 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             await boom.get(3, b"k")
 
     ``timeout`` (seconds) is the default deadline of every call. ``tls`` is a directory as ``logboom certs``
-    writes it, or a context. ``admission_wait`` (seconds) is the default of every submit. ``max_in_flight_bytes``:
-    submits beyond it wait for earlier ones to be answered.
+    writes it, or a context. ``token`` is reserved: no node looks at it, what lets anybody in are certificates; without
+    TLS a warning says that it can be read on the way. ``admission_wait`` (seconds) is the default of every submit.
+    ``max_in_flight_bytes``: submits beyond it wait for earlier ones to be answered.
     ``rng``: all chance, the producer id too, comes from it. For tests: equal seeds would be one producer.
     A client belongs to the event loop that it is first used on. One that nobody closes leaves its connections open as
     long as anybody holds it, or anything that it gave, and something is under way.
@@ -84,6 +88,8 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         self.producer_id = random_bytes(PRODUCER_ID_BYTES) if producer_id is None else checked_producer(producer_id)
         self.timeout = timeout
         self.admission_wait = admission_wait
+        if token and tls is None:
+            warnings.warn(IN_CLEAR, stacklevel=2)
         context = tls if tls is None or isinstance(tls, ssl.SSLContext) else renewed_client(os.fspath(tls))
         self._cluster = Cluster(endpoints, tls=context, token=token, rng=rng)
         self._reader = Reader(self._cluster)
@@ -153,6 +159,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         producer_id: bytes | None = None,
         epoch: int = 0,
         sequence: int | None = None,
+        floor: int = 0,
         dense: bool = False,
         traceparent: str | None = None,
     ) -> Receipt:
@@ -167,7 +174,10 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
 
         A client numbers its commands itself, so that its own retries take effect once. To be safe over
         restarts of *your* process, give ``producer_id`` (16 bytes) and the ``sequence`` of the first command;
-        ``dense`` refuses gaps, a higher ``epoch`` fences off whoever uses an older one.
+        ``dense`` refuses gaps, a higher ``epoch`` fences off whoever uses an older one. Numbers may have gaps, but
+        a partition remembers so many separate ranges of a producer (`apply.producer_ranges_max`), and refuses another
+        one with QuotaExceeded. ``floor``: nothing below will be sent there again, which settles them; what comes from
+        below all the same is taken for done. The first sequence that is not answered yet will do, or this one.
 
         A node that is overloaded refuses at once, and the client tries again until ``timeout``. With
         ``admission_wait`` (seconds) the node keeps the request in a queue for so long, in which its turn comes sooner.
@@ -182,9 +192,9 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         rows: Any = [commands] if alone else commands
         if not rows:
             raise InvalidRequest("no commands given")
-        if producer_id is None and (sequence is not None or dense or epoch):
+        if producer_id is None and (sequence is not None or dense or epoch or floor):
             raise InvalidRequest(
-                "sequence, dense and epoch go with a producer_id: this client numbers its own commands"
+                "sequence, floor, dense and epoch go with a producer_id: this client numbers its own commands"
             )
         if len(rows) == 1 and producer_id is None and sequence is None and traceparent is None:
             check_partition(partition_id)
@@ -206,6 +216,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             producer_id=producer_id,
             epoch=epoch,
             sequence=sequence,
+            floor=floor,
             dense=dense,
             traceparent=traceparent,
         )
@@ -351,6 +362,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         producer_id: bytes | None = None,
         epoch: int = 0,
         sequence: int | None = None,
+        floor: int = 0,
         dense: bool = False,
         line: Hashable = None,
         traceparent: str | None = None,
@@ -362,8 +374,8 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         check_partition(partition_id)
         if (producer_id is None) != (sequence is None):
             raise InvalidRequest("give producer_id and sequence together, or neither")
-        if producer_id is None and (dense or epoch):
-            raise InvalidRequest("dense and epoch go with a producer_id")
+        if producer_id is None and (dense or epoch or floor):
+            raise InvalidRequest("floor, dense and epoch go with a producer_id")
         if producer_id is None or sequence is None:
             one = {partition_id: block}
             receipts = await self.submit_blocks(
@@ -372,9 +384,10 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             return receipts.parts[0]
         _check_block(block)
         check_sequence(sequence)
+        check_floor(floor, sequence)
         level, deadline, patience = self._terms(wait, timeout, admission_wait)
         receipt = await self._submitter.numbered(
-            Part(partition_id, sequence, block),
+            Part(partition_id, sequence, block, floor),
             wait=level,
             deadline=deadline,
             producer_id=checked_producer(producer_id),

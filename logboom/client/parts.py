@@ -68,6 +68,8 @@ class Part:
     partition_id: int
     first_sequence: int
     records: RecordBlock
+    floor: int = 0
+    """Of somebody's own numbers: nothing below will be sent again. This client's have theirs in ``Sequences``."""
 
 
 class Budget:
@@ -172,6 +174,14 @@ def check_sequence(given: Any) -> None:
     """Raises InvalidRequest for what is no number of a record."""
     if type(given) is not int or not 0 <= given <= NUMBER_MAX:
         raise InvalidRequest(f"a sequence is an int from 0 on, the number of the first command, not {given!r}")
+
+
+def check_floor(given: Any, sequence: int) -> None:
+    """Raises InvalidRequest for what does not say where numbers are settled, or settles what comes with it."""
+    if type(given) is not int or given < 0:
+        raise InvalidRequest(f"a floor is an int from 0 on, below which nothing will be sent again, not {given!r}")
+    if given > sequence:
+        raise InvalidRequest(f"the floor {given} is above the sequence {sequence}: that would take no effect")
 
 
 def checked(command: Command | Record) -> Record:

@@ -298,7 +298,7 @@ class Submitter:
                 [
                     part.partition_id,
                     part.first_sequence,
-                    self.sequences(part.partition_id).floor if own else 0,
+                    self.sequences(part.partition_id).floor if own else part.floor,
                     part.records.count,
                     len(part.records.metadata),
                     len(part.records.data),

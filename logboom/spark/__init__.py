@@ -2,13 +2,12 @@
 
 ::
 
-    import logboom.spark                      # registers the source with the active session
-
     commands.write.format("logboom").options(endpoints=E, op="add", addColumns="n,distance").mode("append").save()
     spark.read.format("logboom").options(endpoints=E, view="state").load()
     spark.readStream.format("logboom").options(endpoints=E, partitions="4-7").load()
 
-Executors need logboom's base dependencies alone. docs/spark.md has columns, options and guarantees.
+Spark finds the source by itself (``pyspark_logboom``); importing this registers it with the active session where it did
+not. Executors need logboom's base dependencies alone. docs/spark.md has columns, options and guarantees.
 """
 
 from __future__ import annotations

@@ -29,8 +29,11 @@ _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("logboom")`` known to a session that was started after the import."""
-    if spark in _registered:
+    """Make ``format("logboom")`` known to a session where Spark has not found it by itself, as with Spark Connect.
+
+    It looks for modules called ``pyspark_*`` when the first source is asked for.
+    """
+    if spark in _registered or _is_found(spark):
         return
     try:
         spark.dataSource.register(LogboomSource)
@@ -39,6 +42,12 @@ def register(spark: SparkSession) -> None:
             raise
         _register_active(spark)
     _registered.add(spark)
+
+
+def _is_found(spark: SparkSession) -> bool:
+    """To register it all the same is a warning in the driver's log, each time."""
+    inside: Any = getattr(spark, "_jsparkSession", None)  # Spark Connect has none
+    return inside is not None and bool(inside.sessionState().dataSourceManager().dataSourceExists(LogboomSource.name()))
 
 
 def _register_active(spark: SparkSession) -> None:

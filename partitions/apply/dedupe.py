@@ -346,8 +346,8 @@ class Dedupe:
             known.settle(again, again + 1, floor)
         if again is None or self._is_too_much(known, part):
             raise QuotaExceeded(
-                f"sequence {part[0]} would be one range too many of its producer: {used} are known, and those in "
-                "between are under way",
+                f"sequence {part[0]} would be one range too many of its producer: {used} are known above its floor, "
+                "between which something may still come; a higher `floor` settles those below it",
                 limit=most,
                 used=used,
                 retry_after=RETRY_AFTER_S,

@@ -25,6 +25,7 @@ from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
+from partitions.log.unread import NotRead
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
@@ -38,6 +39,7 @@ INLINE_RECORDS_MIN: Final = 16
 INLINE_S_MAX: Final = 0.002
 INLINE_AGAIN_S: Final = 10.0
 """Whose state is slow to read is not applied on the loop for so long."""
+NO_MAX: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +74,8 @@ class ApplyWorker:
         self.log = log
         self.machine = machine
         self.dedupe = Dedupe(settings, machine.meta())
+        self._before: tuple[Dedupe, PartitionLogIndex] | None = None
+        """What the one in whose place this one is knew of producers, and through where, until that is known here."""
         self._cursor = Cursor(applied=machine.position())
         self._offload = self.offload = offload
         """For all that is asked of the machine."""
@@ -134,6 +138,11 @@ class ApplyWorker:
         return self._cursor.applied.applied_global_index
 
     @property
+    def remembered(self) -> tuple[Dedupe, PartitionLogIndex]:
+        """What has been applied of producers, and through where: a state that is made anew was further than it is."""
+        return self._before or (self.dedupe, self.applied_index)
+
+    @property
     def saved_index(self) -> PartitionLogIndex:
         """Up to here a ``save`` has made sure of what is applied."""
         return self._checkpoints.saved_index
@@ -142,6 +151,11 @@ class ApplyWorker:
     def is_closing(self) -> bool:
         """It applies nothing any more: what becomes of its state is somebody else's to say."""
         return self._closing
+
+    @property
+    def is_paused(self) -> bool:
+        """It applies nothing until somebody resumes it: somebody wanted that, or it has failed too often."""
+        return self._cursor.state is WorkerState.PAUSED and not (self._closing or self.useless)
 
     @property
     def idle(self) -> bool:
@@ -242,6 +256,8 @@ class ApplyWorker:
         self._checkpoints.fail(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
         other._stops, self._stops = self._stops, []
         other._cursor.raise_limit(self._cursor.limit)
+        if other.applied_index < self.remembered[1]:
+            other._before = self.remembered
         if self._held:  # it comes as far as this one was, and no further
             other._held = True
             other.stop_at(self.applied_index, lambda _: None, lambda _: other.pause() if other._held else None)
@@ -287,6 +303,12 @@ class ApplyWorker:
                 self._stopped = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._stopped)
         self._checkpoints.fail(Unavailable(f"partition {self.log.partition_id} is being closed"))
+
+    def forget(self) -> None:
+        """The partition is gone, see Dedupe.drop."""
+        self.dedupe.drop()
+        if self._before is not None:
+            self._before[0].drop()
 
     def _start(self) -> None:
         cursor = self._cursor
@@ -367,6 +389,8 @@ class ApplyWorker:
             self.counts.applied(batches, nbytes, took, reclaimable=self._reclaimable)
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
+            if self._before is not None and self._before[1] <= self.applied_index:
+                self._before = None
             self._on_progress(batches)
             self._checkpoints.save_when_due()
             if self.applied_index < self._aim:
@@ -397,7 +421,9 @@ class ApplyWorker:
         self.counts.failures += 1
         self.last_error = repr(error)
         self.damage = error if isinstance(error, DamagedBatch) else None
-        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max)
+        # What cannot be read is damaged before long, or is read: no operator could do more for it.
+        attempts_max = NO_MAX if isinstance(error, NotRead) else self._settings.retry_attempts_max
+        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=attempts_max)
         log.error(
             "apply_failed",
             partition=self.log.partition_id,

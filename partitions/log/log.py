@@ -28,6 +28,7 @@ from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef, Damage
 from partitions.log.tentative import Tentative
 from partitions.log.unwritten import Unwritten
+from ports.clock import Clock
 from ports.disk import Disk
 from ports.invariant import InvariantViolated, invariant
 
@@ -51,12 +52,14 @@ class PartitionLog(LogHoles):
         settings: LogSettings,
         mode: DurabilityMode,
         headers_only: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(
             disk=disk,
             directory=directory,
             files_max=settings.open_files_max,
             recent=RecentBatches(settings.recent_bytes, headers_only=headers_only),
+            clock=clock,
         )
         self.partition_id = partition_id
         self.mode = mode
@@ -91,10 +94,11 @@ class PartitionLog(LogHoles):
         mode: DurabilityMode,
         base: LogBase | None = None,
         headers_only: bool = False,
+        clock: Clock | None = None,
     ) -> PartitionLog:
         """Recover from disk (blocking). What lies above ``base`` (None: everything) is tentative until committed again.
 
-        ``headers_only``: its machine needs no records; see RecentBatches.
+        ``headers_only``: its machine needs no records; see RecentBatches. ``clock``: see Unread.
 
         Raises IncompatibleVersion or CorruptData for files that are not ours, and CorruptData when the places of
         what is committed up to ``base`` are not known.
@@ -107,6 +111,7 @@ class PartitionLog(LogHoles):
             settings=settings,
             mode=mode,
             headers_only=headers_only,
+            clock=clock,
         )
         log._recover(base or FROM_THE_BEGINNING)
         return log

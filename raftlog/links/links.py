@@ -277,7 +277,8 @@ class Links:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
         check_remembers(mine, NodeId(peer), header)
         if self.rejoining and "rejoining" not in header:
-            raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
+            why = f"{peer} does not know of nodes that have lost their journal: upgrade it"
+            raise IncompatibleVersion(why, found=None, supported="rejoining")
         if self.directories is not None:
             self.directories.check(NodeId(peer), header, claim, self.claim, rejoining=self.rejoining)
         self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -42,10 +42,11 @@ class Transfer:
         """Nothing is admitted for the moment."""
         return self._to is not None
 
-    def begin(self, to: NodeId | None, done: Done) -> None:
+    def begin(self, to: NodeId | None, done: Done, *, among: Sequence[NodeId] = ()) -> None:
         """To one voter, or whoever is nearest; ``done(None)`` when this node leads no more.
 
-        Leader only. Raises NotLeader, InvalidRequest (not a voter) or Unavailable (nobody could).
+        ``among``: to the first of these that could, and did not fail to the last time. Leader only.
+        Raises NotLeader, InvalidRequest (not a voter) or Unavailable (nobody could).
         """
         engine, voters = self._engine, self._membership.current.voters
         if not engine.is_leader:
@@ -59,12 +60,19 @@ class Transfer:
             raise Unavailable("leadership is being handed over already", retry_after=0.1)
         last, connected = engine.journal.last_index, set(engine.connected_peers) - engine.forgetful.keys()
         able = [v for v in voters if v in connected and last - engine.acknowledged_by(v) <= BEHIND_MAX]
-        if to is not None:
-            able = [v for v in able if v == to]
+        if to is not None or among:
+            able = [v for v in able if v == to or v in among]
         if not able:
-            raise Unavailable(f"{to or 'no other voter'} is connected and has nearly all entries", retry_after=0.2)
+            who = " or ".join([to] if to is not None else among) or "any other voter"
+            raise Unavailable(f"{who} would have to be connected and have nearly all entries", retry_after=0.2)
         self._to = max(
-            able, key=lambda voter: (voter != self._failed, engine.acknowledged_by(voter), voter in engine.quickest)
+            able,
+            key=lambda voter: (
+                voter != self._failed,
+                -among.index(voter) if among else 0,
+                engine.acknowledged_by(voter),
+                voter in engine.quickest,
+            ),
         )
         self._until, self._asked, self._done = self._clock.monotonic() + self._patience_s, False, done
         log.info("transfer_begins", to=self._to)

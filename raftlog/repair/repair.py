@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from logboom.errors import ProtocolError
+from logboom.errors import CorruptData, ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
@@ -378,6 +378,9 @@ class Repair:
                 unreadable.append((error.route, Lack.DAMAGED))
             except REMOVED:
                 unreadable.append((route, Lack.COMPACTED))
+            except (CorruptData, OSError) as error:  # the disk cannot read it now: the others are given all the same
+                log.error("fetch_failed", partition=route.partition_id, last_index=route.last_index, error=str(error))
+                unreadable.append((route, Lack.UNKNOWN))
         return raws, unreadable
 
     def _lack(self, route: Route, *, leads: bool) -> Lack:

@@ -328,6 +328,7 @@ class PartitionRooms:
             mode=kind.mode,
             base=base,
             headers_only=kind.state_machine == "log",
+            clock=self._world.clock,
         )
         for damage in opened.damage:
             log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())

@@ -48,9 +48,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_only_logboom_lands_in_site_packages(wheel: Path) -> None:
+def test_only_logboom_lands_in_site_packages_and_what_spark_finds_it_by(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"logboom"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"logboom", "pyspark_logboom.py"}
 
 
 @pytest.mark.parametrize("folder", SERVER_FOLDERS)

@@ -121,6 +121,8 @@ class Dump:
         hangs = os.environ["REFUSE_TO_LOAD"] + "-to-dump"
         while os.path.exists(hangs) or (self._second and os.path.exists(hangs + "-in")):
             time.sleep(0.01)
+        if self._second and os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-give-in"):
+            raise ConnectionRefusedError(111, "no such service")
         return iter(self._entries)
 
     def close(self):

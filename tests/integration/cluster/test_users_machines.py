@@ -241,6 +241,32 @@ def test_a_node_whose_dump_does_not_return_goes_by_the_snapshots_of_the_others(t
         wait_for(lambda: holds(lambda: equal_states(cluster, client)))
 
 
+def test_a_node_whose_dump_raises_goes_by_the_snapshots_of_the_others(tmp_path: Path, refuse: Path) -> None:
+    """Its log and its journal grew until its disk was full."""
+    raises = refuse.with_name("refuse-to-give-in")
+    with (
+        LocalCluster(partitions=1, directory=tmp_path / "c", settings=SETTINGS) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="counter")
+        if cluster.leader() == "n2":
+            client.transfer("n1")
+        raises.touch()
+        for number in range(2):
+            client.submit(KV, [Put(b"k", os.urandom(100_000))] * 2, wait="applied")
+            client.submit(created, Record(b"%d" % number), wait="applied")
+            last = client.create_snapshot()
+            wait_for(partial(has_set, client, cluster.addresses["n2"], last["global_index"]))
+        wait_for(lambda: base(cluster, client, "n2") > 1)
+        assert client.get(created, b"k", node=cluster.addresses["n2"], stale=True) == (2,)
+        assert "snapshot_kept" in cluster.log("n2").read_text()
+        raises.unlink()
+        client.submit(created, Record(b"x"), wait="applied")
+        last = client.create_snapshot()
+        wait_for(partial(has_set, client, cluster.addresses["n2"], last["global_index"]))
+        wait_for(lambda: holds(lambda: equal_states(cluster, client)))
+
+
 def test_a_checkpoint_that_reaches_no_service_is_tried_again(tmp_path: Path, refuse: Path) -> None:
     """It ended its node: an OSError is a disk's."""
     fails = refuse.with_name("refuse-to-save")

@@ -7,9 +7,6 @@ from logboom.testing import LocalCluster
 @pytest.fixture(scope="package")
 def one_spark(tmp_path_factory):
     with local_spark(tmp_path_factory.mktemp("spark")) as session:
-        from logboom.spark import register
-
-        register(session)
         yield session
 
 

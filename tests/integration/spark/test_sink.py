@@ -23,6 +23,8 @@ from logboom.errors import (
     NoSuchPartition,
     Unavailable,
 )
+from logboom.spark import driver
+from logboom.spark.source import LogboomSource
 from logboom.testing import LocalCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
@@ -267,13 +269,28 @@ def test_a_second_key_column_is_refused_by_name(spark, cluster):
         logboom.spark.submit(rows, endpoints=cluster.endpoints, partitions=KV, key="id")
 
 
-def test_a_new_session_gets_the_source_while_another_is_active(spark, cluster):
+def test_a_new_session_has_the_source_without_a_call(spark, cluster):
+    assert state(spark.newSession(), cluster, "fresh-") == {}
+
+
+class Elsewhere(LogboomSource):
+    """One that Spark does not find by itself."""
+
+    @classmethod
+    def name(cls):
+        return "elsewhere"
+
+
+def test_a_new_session_gets_the_source_while_another_is_active(spark, cluster, monkeypatch):
     """Spark says of it that it is not there, and that it is there already."""
+    monkeypatch.setattr(driver, "LogboomSource", Elsewhere)
+    spark.dataSource.register(Elsewhere)
     fresh = spark.newSession()
+    rows = fresh.read.format("elsewhere").options(endpoints=cluster.endpoints, view="state")
     with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
-        state(fresh, cluster, "fresh-")
+        rows.load().collect()
     logboom.spark.register(fresh)
-    assert state(fresh, cluster, "fresh-") == {}
+    assert rows.load().where("key = 'fresh-'").collect() == []
     active = spark.getActiveSession()
     assert active is not None
     assert active._jsparkSession.equals(spark._jsparkSession)

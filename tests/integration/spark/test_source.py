@@ -158,6 +158,22 @@ def test_headers_and_producers_are_columns_when_asked_for(spark, cluster, client
     assert [[(h.key, bytes(h.value)) for h in r.headers or []] for r in rows] == [[("a", b"1"), ("b", b"2")], []]
 
 
+@pytest.mark.parametrize("tasks", [{}, {"minPartitions": 3}], ids=["one", "three"])
+def test_of_equal_numbers_the_one_at_the_lowest_offset_can_be_had(spark, cluster, client, tasks):
+    """As docs/spark.md has it. Of ``dropDuplicates`` Spark does not say which it keeps."""
+    producer = b"lowest-of-%d-task" % (len(tasks) + 1)
+    for number in range(0, 40, 2):  # each but the first has the number before it once more
+        again = [Record(b"other")] if number else []
+        rows = [*again, Record(b"%d" % number), Record(b"%d" % (number + 1))]
+        client.submit(LOG, rows, producer_id=producer, sequence=number - len(again))
+    frame = load(spark, cluster, partitions=LOG, includeProducer="true", **tasks)
+    numbered = frame.where(f.col("producer") == f.lit(producer))
+    first = f.min_by(f.struct("offset", "key", "value"), "offset").alias("first")
+    once = numbered.groupBy("partition", "producer", "epoch", "sequence").agg(first).select("sequence", "first.*")
+    assert numbered.where("value = cast('other' as binary)").count() == 19
+    assert {row.sequence: bytes(row.value) for row in once.collect()} == {n: b"%d" % n for n in range(40)}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

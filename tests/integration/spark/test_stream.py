@@ -82,6 +82,21 @@ def test_a_stream_from_a_global_offset_keeps_to_it(spark, cluster, client, tmp_p
     assert collected(spark, tmp_path) == [2, 3, 4]
 
 
+def test_of_equal_numbers_a_stream_keeps_the_one_at_the_lowest_offset(spark, cluster, client, tmp_path):
+    """Of those in one batch, and of those in several."""
+    start, producer = now(client), b"first-that-comes"
+    for number in range(0, 60, 2):  # each but the first has the number before it once more
+        again = [Record(b"-1")] if number else []
+        rows = [*again, Record(b"%d" % number), Record(b"%d" % (number + 1))]
+        client.submit(LOG, rows, producer_id=producer, sequence=number - len(again))
+    stream = source(
+        spark, cluster, partitions=LOG, startingOffsets=start, includeProducer=True, maxOffsetsPerTrigger=50
+    )
+    once = stream.dropDuplicates(["partition", "producer", "epoch", "sequence"])
+    assert [p["numInputRows"] for p in to_files(once, tmp_path)] == [50, 39]
+    assert collected(spark, tmp_path) == list(range(60))
+
+
 @pytest.fixture
 def adds(spark, tmp_path):
     """A stream of ``rows`` commands over 7 keys in batches of one file each: (1, id). Its files are the source."""

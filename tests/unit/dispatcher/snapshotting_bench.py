@@ -97,7 +97,7 @@ class Bench:
         self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
         self.offload = Later()
         self.lineage = ""
-        self.slept, self.given_up = list[float](), list[int]()
+        self.slept, self.given_up, self.wanted = list[float](), list[int](), list[float]()
         self.counts = ApplyCounts()
         self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
 
@@ -119,6 +119,7 @@ class Bench:
             completed=self.completed.append,
             fatal=self.fatal.append,
             give_up=lambda: self.given_up.append(1),
+            want=lambda: self.wanted.append(self.now),
             spare_bytes=spare_bytes,
         )
 

@@ -75,7 +75,7 @@ async def test_who_has_given_up_does_not_have_it_closed_under_the_thread_that_as
     async def ended() -> None:
         pass
 
-    worker: Any = SimpleNamespace(close=ended, offload=offload, dedupe=SimpleNamespace(drop=lambda: None))
+    worker: Any = SimpleNamespace(close=ended, offload=offload, forget=lambda: None)
     closing = partitioning._closing[P] = asyncio.ensure_future(partitioning._close(P, worker))
     await asyncio.wait([closing], timeout=0.1)
     assert not machine.closed

@@ -65,13 +65,9 @@ class Node(Compaction):
     """Two partitions, of which the second was destroyed since; two sets."""
 
     def __init__(self) -> None:
-        store = SnapshotStore(SimDisk(random.Random(0)), Path("/n/snapshots"))
-        tails = {p: Tail(PartitionLogIndex(THROUGH), bytes(16), GlobalLogIndex(9)) for p in (A, B)}
+        self._store = store = SnapshotStore(SimDisk(random.Random(0)), Path("/n/snapshots"))
         for number in (10, 20):
-            writer = store.begin(GlobalLogIndex(number))
-            writer.add(A, "kv", Dump(entries(1)))
-            parent = ParentState(GlobalLogIndex(number), 77, tails).encode()
-            store.complete(writer, msgspec.structs.replace(set_meta(writer.finish()), parent=parent))
+            self.take(number)
         self.steps: list[Any] = []
         self.worker = Worker(self.steps, A)
         self.logs = {p: Log(self.steps, p) for p in (A, B)}
@@ -96,6 +92,14 @@ class Node(Compaction):
             forget=self._forgotten,
             fatal=self.deaths.append,
         )
+
+    def take(self, number: int) -> None:
+        """One set more."""
+        tails = {p: Tail(PartitionLogIndex(THROUGH), bytes(16), GlobalLogIndex(9)) for p in (A, B)}
+        writer = self._store.begin(GlobalLogIndex(number))
+        writer.add(A, "kv", Dump(entries(1)))
+        parent = ParentState(GlobalLogIndex(number), 77, tails).encode()
+        self._store.complete(writer, msgspec.structs.replace(set_meta(writer.finish()), parent=parent))
 
     def _base(self, base: Any, done: Callable[[], None]) -> None:
         self.steps.append(("base", base.index))
@@ -147,6 +151,17 @@ async def test_a_state_that_cannot_be_saved_keeps_everything(error: CorruptData 
     node.worker.error, node.worker.saves_to = None, THROUGH
     node.start()
     assert "directories" in await node.ended()
+
+
+async def test_sets_that_are_too_many_go_also_where_a_state_cannot_be_saved() -> None:
+    """One more for each that was taken, or fetched, as long as that lasted."""
+    node = Node()
+    node.worker.error = CorruptData("bits")
+    node.take(30)
+    node.start()
+    assert await node.ended() == [("state", A)]
+    assert [meta.global_index for meta in node._store.sets()] == [20, 30]
+    assert (node.runs, node.failed, node.sets_removed) == (0, 1, 1)
 
 
 async def test_a_disk_that_fails_ends_the_node() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dispatcher.admission.ladder import TOLD_MAX, Do, Ladder, Rung, Seen, Standing, parse_standing, standing_of
+from dispatcher.admission.ladder import TOLD_MAX, Do, Ladder, Rung, Seen, Standing, Step, parse_standing, standing_of
 from logboom.errors import ProtocolError
 from logboom.settings import LagSettings
 from logboom.types import NodeId, PartitionId
@@ -27,13 +27,15 @@ class World:
         self.others: Mapping[NodeId, Standing] = {N2: WELL, N3: WELL}
 
     def look(self, *behind: Seen, recovering: tuple[PartitionId, ...] = ()) -> list[Do]:
+        return [step.do for step in self.steps(*behind, recovering=recovering)]
+
+    def steps(self, *behind: Seen, recovering: tuple[PartitionId, ...] = ()) -> list[Step]:
         self.now += 0.5
         for node, standing in self.others.items():
             self.ladder.heard(node, standing, self.now)
-        steps = self.ladder.look(
+        return self.ladder.look(
             self.now, behind, partitions=self.partitions, voters=VOTERS, leads=self.leads, recovering=recovering
         )
-        return [step.do for step in steps]
 
     def during(self, seconds: float, *behind: Seen) -> list[Do]:
         return [do for _ in range(round(seconds * 2)) for do in self.look(*behind)]
@@ -128,6 +130,13 @@ def test_a_leader_that_is_behind_as_a_whole_hands_over_once_in_a_while() -> None
     assert done.count(Do.REPORT) == 1
     assert Do.MOVE_LEADERSHIP not in world.during(50, *rows)
     assert world.during(15, *rows).count(Do.MOVE_LEADERSHIP) == 1
+
+
+def test_every_one_that_could_lead_is_named() -> None:
+    """One alone may be without the log: it was asked again and again, and nobody else."""
+    world = World(leads=True, partitions=2)
+    named = [step.among for _ in range(26) for step in world.steps(still(P0), still(P1)) if step.among]
+    assert named == [(N2, N3)]
 
 
 def test_a_leader_with_one_withdrawn_partition_hands_over() -> None:

@@ -104,7 +104,7 @@ def test_a_worker_that_stands_still_is_worked_around(seed: int) -> None:
 
 def test_leadership_is_asked_for_again_only_after_a_while() -> None:
     asked, now = list[str](), [100.0]
-    transfer = SimpleNamespace(begin=lambda to, _: asked.append(to))
+    transfer = SimpleNamespace(begin=lambda _, __, among: asked.extend(among))
     pipeline: Any = SimpleNamespace(
         settings=SimpleNamespace(lag=LAG),
         node_id="n1",
@@ -114,5 +114,5 @@ def test_leadership_is_asked_for_again_only_after_a_while() -> None:
     lagging = Lagging(pipeline)
     for moment, to in ((100.0, "n2"), (104.9, "n3"), (105.0, "n3"), (105.1, "n2")):
         now[0] = moment
-        lagging.relieve(to, "its disk is full")  # type: ignore[arg-type]
+        lagging.relieve((to,), "its disk is full")  # type: ignore[arg-type]
     assert asked == ["n2", "n3"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,11 +15,14 @@ from dispatcher.requests.retries import Ahead, making_room
 from logboom.errors import NotLeader, QuotaExceeded
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
-from logboom.types import GlobalLogIndex, Level, PartitionLogIndex, ProducerId
+from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
 from partitions.apply.dedupe import Dedupe, Producer
 from partitions.apply.ordered import Ordered, OrderedParts
 from raftlog.entries.parent_state import Tail
 from tests.unit.dispatcher.pending_desk import PARTITIONS, Desk
+from tests.unit.partitions.batches import PRODUCER as WRITER
+from tests.unit.partitions.batches import P
+from tests.unit.partitions.worker_world import HeldOffload, World, world
 
 PRODUCER = ProducerId(b"m" * 16)
 
@@ -76,6 +81,11 @@ def applied(*sequences: int, most: int) -> Dedupe:
         dedupe.record(batch, dedupe.decide(batch), GlobalLogIndex(index))
     dedupe.commit()
     return dedupe
+
+
+def asking(partition: PartitionId, sequence: int, floor: int = 0, producer: ProducerId = PRODUCER) -> SubmitRequest:
+    part = SubmitPart(partition, sequence, floor, RecordBlock.from_columns(payloads=[b"x"]))
+    return SubmitRequest(producer, 0, False, Level.COMMITTED, 9.0, (part,), 1)
 
 
 def parts(*ordered: Ordered) -> OrderedParts:
@@ -148,15 +158,14 @@ class TestAhead:
             raft=SimpleNamespace(uncommitted_routes=list),
             pending=SimpleNamespace(ahead=ahead),
         )
-        worker = SimpleNamespace(dedupe=applied(1, 3, most=4), applied_index=6)
-        records = RecordBlock.from_columns(payloads=[b"x"])
-        request = SubmitRequest(PRODUCER, 0, False, Level.COMMITTED, 9.0, (SubmitPart(part, 9, 0, records),), 1)
-        workers: Any = {part: worker}
+        dedupe = applied(1, 3, most=4)
+        worker = SimpleNamespace(remembered=(dedupe, 6))
+        request, workers = asking(part, 9), cast("Any", {part: worker})
         assert making_room(request, workers, ahead) is None
         Pipeline.leads(pipeline, 3)
         with pytest.raises(QuotaExceeded, match="before this node led"):
             making_room(request, workers, ahead)
-        worker.applied_index = 7
+        worker.remembered = dedupe, 7
         assert making_room(request, workers, ahead) is None
 
     def test_what_was_counted_too_high_is_counted_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,3 +227,98 @@ class TestAhead:
                 else:
                     desk.pending.ended(partition, lambda: NotLeader("gone"))
         assert len(desk.pending.ahead) == 0
+
+
+class TestMadeAnew:
+    """A state that is damaged, and made anew from an older one while writes go on."""
+
+    @staticmethod
+    def apply(w: World, *sequences: int) -> None:
+        for sequence in sequences:
+            w.commit(records=1, sequence=sequence)
+        w.notify()
+        while w.under_way:
+            w.finish()
+        assert w.worker.applied_index == w.ends[-1]
+
+    @staticmethod
+    async def make_anew(w: World, upto: int = 0) -> None:
+        """From the beginning, and so far."""
+        closing = asyncio.ensure_future(w.worker.close())
+        await asyncio.sleep(0)
+        while w.under_way:
+            w.finish()
+        await closing
+        fresh = w.another()
+        w.worker.hand_over(fresh)
+        w.worker = fresh
+        fresh.hurry()
+        for _ in range(upto):
+            w.finish()
+        assert fresh.applied_index == upto
+
+    @staticmethod
+    def room(w: World, sequence: int, floor: int = 0, inherited: int = 0) -> SubmitRequest | None:
+        ahead = Ahead()
+        ahead.inherit({P: PartitionLogIndex(inherited)})
+        return making_room(asking(P, sequence, floor, WRITER), {P: w.worker}, ahead)
+
+    @staticmethod
+    def world() -> AbstractContextManager[World]:
+        return world(HeldOffload, producer_ranges_max=3, batches_max=1)
+
+    def test_nobody_is_let_in_who_was_not_before(self) -> None:
+        """The older one knew of fewer ranges: a write was acknowledged, and refused when it was applied."""
+        with self.world() as w:
+
+            async def story() -> None:
+                self.apply(w, 1, 3, 5)
+                for upto in (0, 1, 2):  # each but the last is damaged on its way
+                    await self.make_anew(w, upto)
+                    with pytest.raises(QuotaExceeded):
+                        self.room(w, 7)
+                    first = self.room(w, 7, floor=4)
+                    assert first is not None
+                    assert first.parts[0].first_sequence == 3
+                    assert self.room(w, 6) is None
+
+            w.run(story)
+
+    def test_what_the_damaged_one_knew_is_not_waited_for_as_others(self) -> None:
+        with self.world() as w:
+
+            async def story() -> None:
+                self.apply(w, 1, 3)
+                await self.make_anew(w)
+                assert self.room(w, 7, inherited=w.ends[-1]) is None
+                with pytest.raises(QuotaExceeded, match="before this node led"):
+                    self.room(w, 7, inherited=w.ends[-1] + 1)
+
+            w.run(story)
+
+    def test_what_the_damaged_one_knew_is_kept_until_it_is_known_anew(self) -> None:
+        with self.world() as w:
+
+            async def story() -> None:
+                self.apply(w, 1, 3, 5)
+                old = w.worker.dedupe
+                await self.make_anew(w, 2)
+                assert w.worker.remembered == (old, w.ends[-1])
+                self.apply(w, 6)
+                assert w.worker.remembered == (w.worker.dedupe, w.ends[-1])
+                with pytest.raises(QuotaExceeded):
+                    self.room(w, 9)
+
+            w.run(story)
+
+    def test_nothing_is_kept_where_the_partition_ends(self) -> None:
+        with self.world() as w:
+
+            async def story() -> None:
+                self.apply(w, 1, 3, 5)
+                old = w.worker.dedupe
+                await self.make_anew(w)
+                w.worker.forget()
+                assert len(old) == 0
+
+            w.run(story)

@@ -121,7 +121,7 @@ async def test_the_producers_of_what_is_destroyed_are_forgotten() -> None:
         closed.append(job)
 
     dedupe = Dedupe(ApplySettings(), [(bytes([number]) * 16, Producer().encode()) for number in range(9)])
-    worker = SimpleNamespace(close=close, dedupe=dedupe, offload=SimpleNamespace(run=run))
+    worker = SimpleNamespace(close=close, forget=dedupe.drop, offload=SimpleNamespace(run=run))
     stage.snapshots = SimpleNamespace(taking=SimpleNamespace(holds=lambda _: False))  # type: ignore[attr-defined]
     stage.ended = stage.workers.pop  # type: ignore[attr-defined]
     stage.workers[A] = worker
@@ -176,7 +176,7 @@ async def test_a_machine_of_a_destroyed_partition_that_cannot_be_closed_ends_no_
     async def run(_: Any) -> None:
         raise ConnectionResetError("of a user's machine")
 
-    worker = SimpleNamespace(close=close, dedupe=Dedupe(ApplySettings()), offload=SimpleNamespace(run=run))
+    worker = SimpleNamespace(close=close, forget=Dedupe(ApplySettings()).drop, offload=SimpleNamespace(run=run))
     stage.snapshots = SimpleNamespace(taking=SimpleNamespace(holds=lambda _: False))  # type: ignore[attr-defined]
     stage.ended = stage.workers.pop  # type: ignore[attr-defined]
     stage.raft.fatal = fatal.append

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from dispatcher.upkeep.snapshotting import CUT, ROOM_LOOK_S, SHORT_OF_ROOM
-from logboom.types import GIB
+from dispatcher.upkeep.due import DOUBLED_MAX, FAILED_S, ROOM_LOOK_S, SHORT_OF_ROOM
+from dispatcher.upkeep.snapshotting import CUT
+from logboom.types import GIB, GlobalLogIndex, PartitionId, PartitionLogIndex
+from raftlog.entries.parent_state import ParentState, Tail
 from tests.unit.dispatcher.snapshotting_bench import Bench
 
 SPARE = 1 << 20
@@ -93,9 +96,84 @@ def test_not_where_they_are_off_or_nobody_looks_at_the_disk(log_bytes: int, spar
     assert sets_taken(made) == 0
 
 
-def test_sets_that_fail_are_tried_twice_and_not_for_ever() -> None:
+def test_one_that_is_large_is_due_while_it_still_fits() -> None:
+    """It was begun where it could not be written any more: what was left was less than it is large."""
+    made = bench()
+    assert made.store.newest is not None
+    made.store._sets = (msgspec.structs.replace(made.store.newest, states_bytes=500 * SPARE),)
+    write(made, 501 * SPARE)
+    made.disk.capacity -= made.store.free_bytes() - 600 * SPARE
+    made.taking.tick()
+    assert made.proposed == []
+    made.disk.capacity -= 600 * SPARE - ((500 + SHORT_OF_ROOM) * SPARE - 1)
+    made.now += ROOM_LOOK_S
+    made.taking.tick()
+    assert made.proposed == [CUT]
+
+
+def tries(made: Bench, seconds: int, *, writes: bool = False) -> list[float]:
+    """When a cut was asked for; each comes at once."""
+    at = []
+    for _ in range(seconds):
+        made.now += ROOM_LOOK_S
+        made.proposed.clear()
+        made.taking.tick()
+        if made.proposed:
+            at.append(made.now)
+            made.cut(made.global_index)
+            made.offload.run()
+            if writes:
+                write(made, 1)
+    return at
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_sets_that_fail_are_tried_again_and_ever_more_seldom(*, writes: bool) -> None:
+    """Each has all nodes write one. Two that failed, and none was due any more, though the reason had gone."""
     made = bench()
     write(made, size(made) + 1)
     made.disk.capacity -= made.store.free_bytes() - SPARE // 2
-    assert sets_taken(made) == 2
+    first, *others = tries(made, 10_000, writes=writes)
+    assert [at - first for at in others] == [FAILED_S * (2**n - 1) for n in range(1, 8)]
     assert made.sets() == [15]
+    made.disk.capacity += SPARE  # enough for a set, and still little
+    again = tries(made, int(FAILED_S * 2**DOUBLED_MAX))
+    assert len(again) == 1
+    assert made.sets() == [15, made.global_index]
+
+
+def test_what_was_in_the_way_for_a_while_is_made_up_for() -> None:
+    made = bench()
+    write(made, size(made) + 1)
+    short_of_room(made)
+    away = made.workers.pop(PartitionId(0))  # it is being opened
+    parent = ParentState(GlobalLogIndex(made.global_index), 6, {PartitionId(0): Tail(PartitionLogIndex(10), bytes(16))})
+    for _ in range(2):
+        made.taking.cut(raft_index=6, term=1, parent=parent)
+    made.workers[PartitionId(0)] = away
+    assert len(tries(made, int(2 * FAILED_S))) == 1
+    assert made.sets() == [15, made.global_index]
+
+
+def test_another_nodes_set_makes_room_as_its_own_does() -> None:
+    made = bench()
+    write(made, size(made) + 1)
+    short_of_room(made)
+    for worker in made.workers.values():
+        worker.broken = True
+    made.taking.tick()
+    made.cut(made.global_index)
+    other = Bench()
+    other.cut(made.global_index)
+    other.offload.run()
+    (theirs,) = other.completed
+    made.store._sets = (*made.store.sets(), theirs)
+    made.taking.fetched(theirs)
+    assert len(tries(made, 10_000)) == 0, "nothing is written"
+    write(made, 1)
+    assert len(tries(made, 1)) == 1, "what was written lies between the two"
+    theirs = msgspec.structs.replace(theirs, global_index=made.global_index)
+    made.store._sets = (*made.store.sets(), theirs)
+    made.taking.fetched(theirs)
+    write(made, 1)
+    assert len(tries(made, 10_000)) == 0

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.upkeep.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, KEPT_BYTES_PER_BYTE
+from dispatcher.upkeep.due import KEPT_BYTES_PER_BYTE
+from dispatcher.upkeep.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Entry
 from logboom.types import MIB, PartitionId

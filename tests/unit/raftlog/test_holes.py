@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from logboom.errors import CorruptData
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, pack_control, pack_routes
@@ -35,9 +37,15 @@ class Payloads:
         self.sealed: set[bytes] = set()
         self.why = Lack.ABSENT
         self.destroyed = False
+        self.unreadable: dict[int, Exception] = {}
 
     def holds(self, each: Route) -> bool:
         return each.last_index in self.held
+
+    def read(self, each: Route) -> bytes:
+        if each.last_index in self.unreadable:
+            raise self.unreadable[each.last_index]
+        return b"%d" % each.last_index
 
     def lack(self, each: Route) -> Lack:
         return self.why
@@ -202,6 +210,19 @@ def test_what_the_leader_is_about_to_declare_void_is_sealed_until_it_asks_again_
     world.standing = Standing(5, None, False)
     world.repair.work()
     assert not sealed
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), CorruptData("partition 0 is not here")])
+def test_what_cannot_be_read_keeps_nobody_from_the_rest(world: World, error: Exception) -> None:
+    """The same sixteen were asked for again and again: none of them was given, and none was answered."""
+    world.payloads.held = {5, 6, 7}
+    world.payloads.unreadable[6] = error
+    body = memoryview(b"".join(ROUTE.pack(*route(each)) for each in (4, 5, 6, 7)))
+    world.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3}, body))
+    assert [body for _, kind, header, body in world.sent if "lacks" not in header] == [[b"5"], [b"7"]]
+    ((_, kind, told, _),) = [each for each in world.sent if "lacks" in each[2]]
+    assert (kind, told["asked"]) == (Kind.FETCHED, 3)
+    assert dict(unpack(told)) == {route(4): Lack.ABSENT, route(6): Lack.UNKNOWN}
 
 
 def test_a_follower_goes_on_asking_for_what_is_sealed_and_a_leader_does_not(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from logboom.errors import NotLeader
 from logboom.wire import Frame, Kind
 from raftlog.engine import messages
 from tests.unit.raftlog.cluster import Cluster
@@ -129,3 +130,27 @@ def test_lines_that_change_a_bit_now_and_then(seed: int) -> None:
     cluster.play(4)
     assert len(cluster.log) > 50
     assert cluster.net.flipped > 5
+
+
+def test_nothing_is_admitted_once_another_may_lead_though_no_turn_has_seen_it() -> None:
+    """What came in between was answered as unknown, and had been sent to nobody."""
+    cluster = Cluster(3)
+
+    async def story() -> None:
+        for node in cluster.ids:
+            await cluster.start(node)
+        while (leader := cluster.leader()) is None:
+            await cluster.sleep(0.1)
+        raft: Any = leader.raft
+        peer = next(each for each in cluster.ids if each != leader.node_id)
+        term = raft.engine.term + 1
+        ask = {"type": "request_vote", "term": term, "last_log_index": 0, "last_log_term": 0, "force": True}
+        raft.link_frame(peer, Frame(Kind.RAFT, 0, {}, memoryview(messages.encode(ask))))
+        assert raft.turns.scheduled, "the turn that tells of it is still to come"
+        assert not raft.admits
+        with pytest.raises(NotLeader):
+            raft.propose_control({})
+        while cluster.leader() is None:
+            await cluster.sleep(0.1)
+
+    cluster.tell(story())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from logboom.errors import Unavailable
-from tests.unit.raftlog.transfer_world import NODES, Leader
+from raftlog.members.transfer import BEHIND_MAX
+from tests.unit.raftlog.transfer_world import LAST, NODES, Leader
 
 
 def test_whoever_did_not_take_over_is_not_asked_first_again() -> None:
@@ -20,3 +23,25 @@ def test_whoever_is_named_is_asked_however_often_it_did_not() -> None:
     for _ in range(2):
         leader.try_once(NODES[2])
     assert leader.asked == [NODES[2], NODES[2]]
+
+
+def test_of_several_the_first_that_can_is_asked() -> None:
+    leader = Leader()
+    leader.held[NODES[1]] = LAST - BEHIND_MAX - 1
+    leader.try_once(among=(NODES[1], NODES[2]))
+    assert leader.asked == [NODES[2]]
+
+
+def test_of_several_the_first_that_did_not_take_over_has_others_before_it() -> None:
+    leader = Leader()
+    for _ in range(3):
+        leader.try_once(among=(NODES[2], NODES[1]))
+    assert leader.asked == [NODES[2], NODES[1], NODES[2]]
+
+
+def test_nobody_else_is_asked_than_may_be() -> None:
+    leader = Leader()
+    leader.held[NODES[1]] = LAST - BEHIND_MAX - 1
+    with pytest.raises(Unavailable, match="n2 would have to"):
+        leader.try_once(among=(NODES[1],))
+    assert not leader.transfer.under_way

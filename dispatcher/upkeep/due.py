@@ -1,0 +1,116 @@
+"""When a snapshot is due: by what was written since the last cut, by its age, and by what it makes room for.
+
+Cuts count for the first two, whatever comes of them: each has all nodes write a set. For room only sets do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from logboom.settings import SnapshotSettings
+from logboom.types import GlobalLogIndex
+from partitions.apply.apply_counts import ApplyCounts
+from ports.clock import Clock
+from snapshots.store import SnapshotStore
+
+KEPT_BYTES_PER_BYTE: Final = 16
+"""So much of what stays in its log whatever is done is worth a byte of a set."""
+SHORT_OF_ROOM: Final = 4
+"""So many times what sets leave to the logs: from there on `disk_free` has less admitted."""
+ROOM_LOOK_S: Final = 1.0
+"""Between two looks at how much is free: it is the file system that is asked, on the loop."""
+FAILED_S: Final = 60.0
+"""Until another is tried after one that failed: each attempt has all nodes write a set."""
+DOUBLED_MAX: Final = 6
+"""Times, for one that failed after the other."""
+
+
+class Due:
+    """One node's."""
+
+    def __init__(
+        self,
+        *,
+        settings: SnapshotSettings,
+        store: SnapshotStore,
+        counts: ApplyCounts,
+        clock: Clock,
+        global_index: Callable[[], GlobalLogIndex],
+        free_bytes: Callable[[], int] | None,
+        spare_bytes: int,
+    ) -> None:
+        """See Snapshotting."""
+        self._settings = settings
+        self._store = store
+        self._counts = counts
+        self._clock = clock
+        self._global_index = global_index
+        self._free_bytes = free_bytes
+        self._spare_bytes = spare_bytes
+        self.last_cut = self._last_set = self._set_at()
+        self._last_bytes, self.reclaimable = counts.bytes, counts.reclaimable
+        """Of ``counts``, at the last cut."""
+        self._of_last_set = self._of_set_before = counts.reclaimable
+        """The same at the cuts of the last two sets."""
+        self._last_time = self._look_at = clock.monotonic()
+        self._short_of_room = False
+        self._failed = 0
+        """One after the other."""
+        self._not_before = 0.0
+
+    def cut(self, global_index: GlobalLogIndex) -> None:
+        """There is one. ``complete`` or ``failed`` may follow."""
+        self.last_cut = global_index
+        self._last_bytes, self.reclaimable = self._counts.bytes, self._counts.reclaimable
+        self._last_time = self._clock.monotonic()
+
+    def complete(self, global_index: GlobalLogIndex, reclaimable: int) -> None:
+        """The set is here, this node's own or another's; ``reclaimable`` was so at its cut."""
+        self._failed, self._not_before = 0, 0.0
+        if global_index > self._last_set:
+            self._last_set = global_index
+            self._of_set_before, self._of_last_set = self._of_last_set, reclaimable
+
+    def failed(self) -> None:
+        """A cut has come to nothing here."""
+        self._not_before = self._clock.monotonic() + FAILED_S * 2 ** min(self._failed, DOUBLED_MAX)
+        self._failed += 1
+
+    def is_due(self) -> bool:
+        """Now. Leader only."""
+        settings, now, entries = self._settings, self._clock.monotonic(), self._global_index() - self.last_cut
+        return (
+            (0 < settings.entries <= entries)
+            or (entries > 0 and 0 < settings.log_bytes <= self._counts.bytes - self._last_bytes and self._is_worth_it())
+            or (entries > 0 and 0 < settings.age_ms <= (now - self._last_time) * 1000)
+            or (settings.log_bytes > 0 and self._makes_room(now))
+        )
+
+    def _is_worth_it(self) -> bool:
+        """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""
+        newest = self._store.newest
+        removable = self._counts.reclaimable - self.reclaimable
+        kept = self._counts.bytes - self._last_bytes - removable
+        return newest is None or removable + kept // KEPT_BYTES_PER_BYTE >= newest.states_bytes
+
+    def _makes_room(self, now: float) -> bool:
+        """Soon nothing more is admitted, and two sets make room: logs go up to where the one before the newest begins.
+
+        Then nothing more is written, so that nothing else would ever be due. The set itself has to fit.
+        """
+        newest = self._store.newest
+        size = 0 if newest is None else newest.states_bytes
+        gained = self._counts.reclaimable - self._of_set_before
+        anew = self._global_index() > self._set_at()
+        if not self._spare_bytes or not anew or gained <= size or now < self._not_before:
+            return False
+        if now >= self._look_at:
+            self._look_at = now + ROOM_LOOK_S
+            free = self._store.free_bytes() if self._free_bytes is None else self._free_bytes()
+            self._short_of_room = free < SHORT_OF_ROOM * self._spare_bytes + size
+        return self._short_of_room
+
+    def _set_at(self) -> GlobalLogIndex:
+        newest = self._store.newest
+        return newest.global_index if newest is not None else GlobalLogIndex(0)
