@@ -26,7 +26,6 @@ from logboom.cli.common import (
 )
 from logboom.cli.ends import in_doubt
 from logboom.cli.load import PREFIX, Load, Tally, drive
-from logboom.cli.operate import DOUBT
 from logboom.client import Client
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.sync_client import SyncClient
@@ -34,6 +33,7 @@ from logboom.types import MIB
 
 MACHINES: Final = ("kv", "log")
 REQUEST_BYTES_MAX: Final = 64 * MIB
+DOUBT: Final = "a partition may have been created, or may be yet: `logboom partitions list` says"
 HELP: Final = f"""\
 Load a cluster, and say how much it takes and how quickly it answers. THIS WRITES TO THE CLUSTER.
 
