@@ -109,7 +109,7 @@ class Node:
         self.pipeline.voiding.declared = self._note_voids
         self.pipeline.raft.recover()
         tracer = self.pipeline.tracer = self.pipeline.forwarding.tracer = self.watching.tracer()
-        self.service = ClientService(self.pipeline, settings, tracer, self.rules)
+        self.service = ClientService(self.pipeline, settings, tracer, self.rules, self._usage)
         self._listener: Listener | None = None
 
     async def start(self) -> str:
@@ -163,6 +163,16 @@ class Node:
         self.rooms.close()
         self.journal.close()
         self.data_dir.close()
+
+    def _usage(self) -> dict[str, int | None]:
+        """See STATUS_REPLY in docs/protocol.md."""
+        applied = self.rooms.counts
+        return {
+            "applied_records": applied.records,
+            "applied_bytes": applied.bytes,
+            "memory": self.world.resident_bytes(),
+            "disk_free": self.pipeline.signals.disk_free_bytes,
+        }
 
     def _note_voids(self, voids: Voids) -> None:
         """In the manifest, for people. While the log is replayed it says so already."""
