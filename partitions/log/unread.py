@@ -7,7 +7,7 @@ as what is not what its digest says. The scrub waits as long (``ports.scrub.AGAI
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from logboom.errors import CorruptData
 from partitions.log.files import OpenFiles
@@ -16,10 +16,20 @@ from ports.scrub import AGAIN_S, UNREADABLE
 
 PLACES_MAX: Final = 1024
 """That are remembered: the oldest is forgotten, and so begins anew."""
+FORGOTTEN_S: Final = 6 * AGAIN_S
+"""Where nobody has failed for so long, another failure is another story: in between others may have read it well."""
 
 
 class NotRead(OSError):
     """A batch could not be read. Whoever tries again for ``AGAIN_S`` has it then, or is told that it is damaged."""
+
+
+class _Failed(NamedTuple):
+    """One place: when it failed first and last, and how many bytes were wanted."""
+
+    first: float
+    last: float
+    length: int
 
 
 class Unread:
@@ -28,8 +38,8 @@ class Unread:
     def __init__(self, clock: Clock | None) -> None:
         """``clock`` None: nothing is called damaged for that; an OSError stays one."""
         self._clock = clock
-        self._since: dict[tuple[int, int], tuple[float, int]] = {}
-        """By segment and offset: when that was, and how many bytes were wanted."""
+        self._since: dict[tuple[int, int], _Failed] = {}
+        """By segment and offset."""
 
     def read(
         self,
@@ -50,8 +60,10 @@ class Unread:
             if self._clock is None or damaged is None or error.errno not in UNREADABLE:
                 raise
             now = self._clock.monotonic()
-            since, _ = self._since.setdefault((segment, offset), (now, length))
-            if now - since >= AGAIN_S:
+            before = self._since.get((segment, offset))
+            first = now if before is None or now - before.last >= FORGOTTEN_S else before.first
+            self._since[segment, offset] = _Failed(first, now, length)
+            if now - first >= AGAIN_S:
                 raise damaged(f"cannot be read: {error}") from error
             if len(self._since) > PLACES_MAX:
                 self._since.pop(next(iter(self._since)), None)
@@ -61,8 +73,8 @@ class Unread:
         return raw
 
     def _was_read(self, segment: int, start: int, end: int) -> None:
-        for (where, at), (_, length) in list(self._since.items()):
-            if where == segment and start <= at and at + length <= end:
+        for (where, at), failed in list(self._since.items()):
+            if where == segment and start <= at and at + failed.length <= end:
                 self._since.pop((where, at), None)
 
 

@@ -123,6 +123,20 @@ def test_a_disk_that_was_away_for_a_while_has_lost_nothing(bench: Bench, read: R
         read(bench.log, bench.batches[BAD - 1])
 
 
+def test_two_blips_of_a_path_a_day_apart_are_no_damage(bench: Bench) -> None:
+    """The second was, at once: others, the scrub among them, had read it well in between."""
+    before = bench.batches[BAD - 1]
+    for _ in range(3):
+        with pytest.raises(NotRead):
+            committed(bench.log, before)
+        bench.now += 86_400.0
+    with pytest.raises(NotRead):
+        committed(bench.log, before)
+    bench.now += AGAIN_S  # who tries again sooner is told all the same
+    with pytest.raises(DamagedBatch):
+        committed(bench.log, before)
+
+
 def test_of_a_header_that_cannot_be_read_the_same_holds(bench: Bench) -> None:
     ref = bench.log.find(bench.batches[BAD].last_index, bench.batches[BAD].digest)
     assert ref is not None
