@@ -159,7 +159,9 @@ def _existing(client: SyncClient, wanted: list[int] | None, kind: str | None) ->
     for partition in wanted:
         if partition not in machines:
             refuse_cursors(client, partition)
-            raise NoSuchPartition(f"partition {partition} does not exist", partition_id=partition)
+            raise NoSuchPartition(
+                f"partition {partition} does not exist", partition_id=partition, partitions=len(machines)
+            )
         if machines[partition] not in MACHINES:
             raise click.UsageError(
                 f"partition {partition} is of {machines[partition]!r}, whose commands are not known here"
