@@ -85,6 +85,7 @@ MAY_BE_ZERO: Final = frozenset(
         "inline_sync_bytes_max",
         "redo_bytes_max",
         "mixed_bytes_max",
+        "segment_ms",
         "agree_after_s",
         "commit_linger_ms",
         "spare_linger_ms",
