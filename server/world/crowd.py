@@ -20,7 +20,7 @@ def address_of(peer: Any) -> str:
     host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
     if ":" not in host:
         return host
-    # Not socket.inet_pton: PySyncObj puts one of its own there, which takes no arguments.
+    # Not socket.inet_ntop: PySyncObj puts one of its own there, which works on Windows alone.
     packed = IPv6Address(host.partition("%")[0]).packed
     return str(IPv6Address(packed[:NETWORK_BYTES].ljust(len(packed), b"\0")))
 
