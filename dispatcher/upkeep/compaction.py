@@ -210,6 +210,9 @@ class Compaction:
             now = self._clock.monotonic()
             return store.compaction_point(through_index, retain, outdated_to=outdated_to, now=now)
 
+        sealing = store.sealing(keep_from()) if state_machine == "log" else None
+        if sealing is not None:  # of one that nobody writes to the newest segment would stay for ever
+            await self._step(sealing)
         shortening = store.shortening(keep_from())
         if shortening is not None:
             await self._step(shortening)  # somebody may have begun to read meanwhile

@@ -51,7 +51,9 @@ class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     segment_bytes: int = 64 * MIB
     """A segment file is sealed at this size,"""
     segment_records: int = 16 * 1024 * 1024
-    """or at this many records."""
+    """or at this many records,"""
+    segment_ms: int = 604_800_000
+    """or, where `snapshot.retain_log_ms` is set, with what comes so long after its first record, 0: not for that."""
     batch_bytes_max: int = 4 * MIB
     """Largest batch; a request's share for one partition is one batch."""
     mixed_bytes_max: int = 16 * KIB

@@ -81,6 +81,11 @@ def segment_name(first_index: int, ordinal: int) -> str:
     return f"{first_index:020d}-{ordinal:08d}.log"
 
 
+def segment_first(name: str) -> PartitionLogIndex:
+    """Inverse, for the index that it began with."""
+    return PartitionLogIndex(int(name[:20]))
+
+
 def segment_ordinal(name: str) -> int:
     """Inverse, for the part that numbers segments in the order in which they were made."""
     return int(name[21:].partition(".")[0])

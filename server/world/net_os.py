@@ -24,6 +24,7 @@ from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 from ports.seldom import Seldom
 from server.world.accepting import CLOSE_S, Port, keep_alive
 from server.world.addresses import names_in, split_address
+from server.world.crowd import Crowd
 from server.world.unread import SLICE_BYTES, Unread, passed_on_by, sliced
 
 log = structlog.get_logger(__name__)
@@ -39,7 +40,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         handler: ConnectionHandler,
         limits: ConnectionLimits,
         fatal: Callable[[BaseException], None],
-        registry: dict[AsyncioConnection, None],
+        crowd: Crowd,
         reading: Reading,
         seldom: Seldom,
         unread: Unread,
@@ -49,7 +50,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._unread = unread
         self._limits = limits
         self._fatal = fatal
-        self._registry = registry
+        self._crowd = crowd
         self._decoder = FrameDecoder(
             frame_bytes_max=limits.unauthenticated_frame_bytes, shared=reading.shared, place_bytes=reading.place_bytes
         )
@@ -80,7 +81,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._registry[self] = None
+        self._crowd.opened(self)
         self._limits.traffic.opened += 1
         peer = transport.get_extra_info("peername")
         self._remote = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
@@ -152,7 +153,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._notice_drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._registry.pop(self, None)
+        self._crowd.ended(self)
         self._closed = True
         self._unread.note(self, 0)
         if not self.ended.done():
@@ -180,6 +181,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def authenticated(self) -> None:
         """See Connection."""
+        self._crowd.introduced(self)
         self._decoder.frame_bytes_max = self._limits.frame_bytes
         self._decoder.header_bytes_max = self._limits.header_bytes
         if self._handshake is not None:
@@ -408,15 +410,15 @@ class AsyncioNetwork:
     ) -> AsyncioListener:
         """See Network. Raises ConfigError if the address cannot be bound."""
         host, port = split_address(address)
-        connections: dict[AsyncioConnection, None] = {}
-        unread = Unread(limits.unread_bytes_max, self._now)
+        crowd, unread = Crowd(per_address=limits.connections_per_address), Unread(limits.unread_bytes_max, self._now)
 
         def refused() -> None:
             limits.traffic.refused += 1
 
         bound = self._port(
-            lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading, self._seldom, unread),
-            connections=connections,
+            lambda: AsyncioConnection(handler(), limits, self._fatal, crowd, self._reading, self._seldom, unread),
+            connections=crowd.open,
+            crowd=crowd,
             connections_max=limits.connections_max,
             tls=tls,
             handshake_s=limits.handshake_s,
@@ -426,7 +428,7 @@ class AsyncioNetwork:
             found = await bound.bind(host, port, BACKLOG)
         except OSError as error:
             raise ConfigError(f"cannot listen on {address}: {error.strerror or error}", path="address") from error
-        return AsyncioListener(bound, found, connections)
+        return AsyncioListener(bound, found, crowd.open)
 
     async def dial(
         self, address: str, handler: ConnectionHandler, *, limits: ConnectionLimits, tls: Tls | None
@@ -435,7 +437,7 @@ class AsyncioNetwork:
         host, port = split_address(address)
         unread = Unread(limits.unread_bytes_max, self._now)
         coroutine = connect(
-            lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading, self._seldom, unread),
+            lambda: AsyncioConnection(handler, limits, self._fatal, Crowd(), self._reading, self._seldom, unread),
             host,
             port,
             ssl=current(tls),

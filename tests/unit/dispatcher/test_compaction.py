@@ -187,6 +187,7 @@ class Aged:
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
         self.kept_from = 0
+        self.sealed_for: int | None = None
 
     def last_before(self, timestamp_ms: int, *, through_index: int, now_ms: int) -> int:
         assert timestamp_ms < now_ms
@@ -199,10 +200,14 @@ class Aged:
         by_size = 1 if retain is None else 71
         return max(by_size, outdated_to + 1)
 
+    def sealing(self, keep_from: int) -> Callable[[], None]:
+        return lambda: setattr(self, "sealed_for", keep_from)
+
     def shortening(self, _: int) -> None:
         return None
 
     def compact(self, keep_from: int, *, ends: bool) -> Callable[[], None]:
+        assert self.sealed_for == (keep_from if ends else None)
         self.kept_from, self.ends = keep_from, ends
         return lambda: None
 
