@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -263,11 +263,14 @@ class SnapshotStore:
             if any(meta.global_index == global_index for meta in self._sets):
                 self.remove(global_index)
 
-    def prune(self, keep: int) -> list[GlobalLogIndex]:
-        """Remove the oldest until ``keep`` are left; returns which. Damaged ones go, too, when there is a newer one."""
+    def prune(self, keep: int, but: Collection[GlobalLogIndex] = ()) -> list[GlobalLogIndex]:
+        """Remove all other than the last ``keep`` and ``but``; returns which.
+
+        Damaged ones go, too, when there is a newer one.
+        """
         invariant(keep >= 1, "no snapshot set would be left")
         with self._changing:
-            old = [meta.global_index for meta in self._sets[:-keep]]
+            old = [meta.global_index for meta in self._sets[:-keep] if meta.global_index not in but]
             for global_index in old:
                 self.remove(global_index)
             newest = self._sets[-1].global_index if self._sets else GlobalLogIndex(0)

@@ -93,8 +93,8 @@ class SnapshotServing:
         header = {"global_index": best.global_index, "raft_index": best.raft_index}
         self._links.send(peer, Kind.SNAPSHOT_OFFER, header)
 
-    def held_back(self) -> GlobalLogIndex | None:
-        """The oldest set that somebody needs. Asked when older ones than the last but one are about to be removed."""
+    def held_back(self) -> set[GlobalLogIndex]:
+        """The sets that somebody needs. Asked when older ones than the last but one are about to be removed."""
         now, sets = self._clock.monotonic(), self._store.sets()
         there = [meta.global_index for meta in sets]
         self._held_since = {g: since for g, since in self._held_since.items() if g in there}
@@ -107,7 +107,7 @@ class SnapshotServing:
                 self._leases.pop(global_index, None)
                 self._given = {peer: g for peer, g in self._given.items() if g != global_index}
                 log.warning("snapshot_held_too_long", global_index=global_index, setting="snapshot.hold_ms")
-        return min(needed, default=None)
+        return needed
 
     def _needed_by_members(self, sets: Sequence[SetMeta]) -> list[GlobalLogIndex]:
         """By those whose logs have not come as far as this one is about to begin."""

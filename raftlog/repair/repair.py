@@ -101,7 +101,9 @@ class Repair:
         removed may be gone for good, and until a leader commits that it stays in ``peers``.
         """
         self._alone, self._optional = alone, frozenset(optional)
-        self._everybody, self._peers, self._peer_count = tuple(peers), itertools.cycle(peers), len(peers)
+        self._everybody = tuple(peers)
+        self._in_turn = itertools.cycle(peers), itertools.cycle(peers)
+        """By ``_others``: questions of both kinds alternate, and in one cycle each of two peers got one kind alone."""
 
     def verdict(self, digest: bytes) -> Lack | None:
         """What all other nodes have said of a batch that is missing here; None: not all of them have."""
@@ -210,9 +212,11 @@ class Repair:
 
     def _ask(self, now: float) -> None:
         rows = self._next_rows()
-        for anybody in (False, True):  # first whoever would not only say again what he has said
-            for _ in range(self._peer_count if rows else 0):
-                peer = next(self._peers)
+        # First whoever would not only say again what he has said. Where the last question brought nothing, all in turn:
+        # whose disk hangs, and who gives what cannot be taken, never says anything, and others may have it by now.
+        for anybody in (False, True) if self._asked is None else (True,):
+            for _ in self._everybody if rows else ():
+                peer = next(self._in_turn[self._others])
                 if (
                     anybody or any(peer not in self._answers.said(route.digest) for route in rows)
                 ) and self._send_fetch(peer, rows, asked=next(self._numbers), void=False):

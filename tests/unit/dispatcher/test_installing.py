@@ -326,14 +326,14 @@ async def test_a_set_of_its_own_stays_where_nobody_has_a_later_one() -> None:
 async def test_offers_are_seldom_and_what_is_fetched_is_held_back() -> None:
     wire = Wire()
     source, target = Source("a", wire), Target(wire)
-    assert source.serving.held_back() is None
+    assert not source.serving.held_back()
     for _ in range(5):
         source.serving.offer(NodeId("t"))
     assert len(wire.asked(Kind.SNAPSHOT_OFFER)) == 1
     await target.ended()
-    assert source.serving.held_back() == G
+    assert source.serving.held_back() == {G}
     source.now += LEASE_S + 1
-    assert source.serving.held_back() is None
+    assert not source.serving.held_back()
 
 
 class TestOvertaken:

@@ -135,12 +135,12 @@ class Asked:
         await asyncio.sleep(0)
 
     def held(self, now: float, *asked: int) -> int | None:
-        """What is kept when these sets have just been asked for, and older ones are about to be removed."""
+        """The oldest that is kept when these sets have just been asked for, and older ones are about to be removed."""
         self.now = now
         for index in asked:
             frame = self.frame(Kind.SNAPSHOT_READ, global_index=index, file="states", offset=0)
             self.serving._job(frame)
-        return self.serving.held_back()
+        return min(self.serving.held_back(), default=None)
 
     def _read(self, **_: int) -> list[Any]:
         if self.fails is not None:
@@ -228,6 +228,14 @@ class TestMembers:
         await asked.given("n3", 30)
         asked.acknowledged[N3] = 1
         assert asked.held(2 * LATER + 1) == 30, "it has begun with a newer one"
+
+    async def test_each_has_its_own_kept(self) -> None:
+        asked = Asked(sets=(10, 20, 30, 40, 50))
+        asked.acknowledged |= {N2: 1, N3: 1}
+        await asked.given("n3", 30)
+        await asked.given("n2", 10)
+        asked.now = LATER
+        assert asked.serving.held_back() == {10, 30}
 
     async def test_one_that_is_no_member_any_more_and_a_node_that_does_not_lead_hold_nothing_back(self) -> None:
         asked = Asked(sets=(10, 20, 30))
