@@ -20,7 +20,7 @@ from raftlog.entries.voids import voided_in
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_codec import AnotherClusters
 from raftlog.journal.journal_files import BASE, NAME, NEWEST
-from server.directory.data_dir import MANIFEST, number_in
+from server.directory.data_dir import MANIFEST, number_in, refuse_before_manifests
 from server.directory.directories import DIRECTORIES, HEARD, decode_heard, own_id
 from server.directory.directories import decode as decode_directories
 from server.directory.install import INTENT, Intent
@@ -62,13 +62,15 @@ MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes
 def verify(path: Path, progress: Progress = silent) -> Report:
     """Look at all of a data directory, or of a backup.
 
-    Raises ConfigError when another process uses it, WrongNode when it is none.
+    Raises ConfigError when another process uses it, WrongNode when it is none, IncompatibleVersion for one of before
+    manifests.
     """
     disk, path = OsDisk(), path.absolute()
     if disk.exists(path / INDEX):
         return verify_backup(path, progress)
     if not any(disk.exists(path / name) for name in (MANIFEST, "journal", "partitions")):
         raise WrongNode(f"{path} is no logboom data directory, nor a backup: it has no {MANIFEST} and no {INDEX}")
+    refuse_before_manifests(disk, path)
     with locked(disk, path):
         report = Report(path, "data", progress, total=bytes_below(path))
         _Node(LookingDisk(disk), path, report).check()
