@@ -63,7 +63,8 @@ CHECKS = """\
 * `log.batch_bytes_max` is 8 KiB to 64 MiB less 64 KiB. At least: `raft.heartbeat_ms` 5, `net.client_frame_bytes`
   16 KiB, `net.unauthenticated_frame_bytes` 4 KiB, `apply.kv_map_bytes` 1 MiB, `snapshot.bytes_per_s` 64 KiB,
   `reads.hold_ms` 1, `net.peer_connections_max` 64, `net.handshake_ms` 200 and `net.frame_ms` 1000. At most:
-  `raft.journal_segment_bytes`, frames and send buffers 1 GiB, `http.connections_max` 65536, `apply.linger_ms` a minute, and below `lag.slow_ms` and
+  `raft.journal_segment_bytes`, frames and send buffers 1 GiB, `http.connections_max` 65536, `apply.linger_ms` a
+  minute, and below `lag.slow_ms` and
   `lag.stalled_ms`.
 * `net.peer_frame_bytes` has room for a piece of a snapshot: 1 MiB and 64 KiB at least.
 * `reads.scans_max` and `reads.views_max` are 256 at most together; `barrier.waiters_reserved` is below
