@@ -12,9 +12,8 @@ from logboom.spark.read import read_log, read_merged
 from logboom.spark.shares import EVERYTHING, Merged, Share, Span
 from logboom.wire import Kind
 from tests.unit.logboom.fake_server import cluster
-from tests.unit.logboom.test_log_streams import raw, whole
-from tests.unit.spark.read_world import E, session
-from tests.unit.spark.test_read import batch, log, merged, offsets
+from tests.unit.logboom.log_frames import raw, whole
+from tests.unit.spark.read_world import E, batch, log, merged, offsets, session
 
 __all__ = ["session"]
 
