@@ -229,6 +229,7 @@ async def test_who_follows_at_a_node_that_hears_of_no_leader_goes_on_where_one_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lookout, "LED_S", 0.02)
+    monkeypatch.setattr(lookout, "LOOK_S", 1_000.0)  # that long it is left alone
     async with cluster(2) as [lone, other], Client(lone.address) as boom:
         lone.answers[Kind.TAIL] = lambda session, frame: None  # nothing new, for ever
         lone.answers[Kind.STATUS] = other.answers[Kind.STATUS] = silent
