@@ -28,7 +28,7 @@ from logboom.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from logboom.types import KV_TXN, PartitionId
+from logboom.types import KV_TXN, PARTITION_SETTINGS, PartitionId
 
 RESERVED: Final = 0.25
 """Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
@@ -124,8 +124,13 @@ class Submitting:
         if leader is None or leader == pipeline.node_id:
             raise Unavailable("there is no leader right now; try again", retry_after=0.05)
         known = not request.wide or pipeline.raft.links.speaks(leader, KV_TXN)  # else it would take it for nonsense
-        if request.forward and not request.forwarded and known and pipeline.forwarding.forward(leader, request, done):
-            return
+        if request.forward and not request.forwarded and known:
+            if request.wait is None and not pipeline.raft.links.speaks(leader, PARTITION_SETTINGS):
+                # It would go by no partition's settings.
+                wait = pipeline.level_of(None, [part.partition_id for part in request.parts])
+                request = request._replace(wait=wait)
+            if pipeline.forwarding.forward(leader, request, done):
+                return
         raise NotLeader(f"{leader} leads", leader=pipeline.address_of(leader))
 
     def _proposals(self) -> Refusal | None:
