@@ -27,7 +27,7 @@ COMMANDS: Final = {
     "barrier": ("logboom.cli.waits", "barrier"),
     "watermarks": ("logboom.cli.waits", "watermarks"),
     "status": ("logboom.cli.operate", "status"),
-    "partitions": ("logboom.cli.operate", "partitions"),
+    "partitions": ("logboom.cli.partitions", "partitions"),
     "members": ("logboom.cli.members", "members"),
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
     "backup": ("logboom.cli.backup", "backup"),
