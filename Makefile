@@ -18,7 +18,7 @@ FUZZ_SECONDS ?= 20
 TARGET ?=
 FROM ?= HEAD
 
-.PHONY: help setup fmt lint type unit test retest demo bench bench-check sim sim-long mutants chaos chaos-long rolling-upgrade powerloss diskfull abuse fuzz compose-test java-check wheel lock clean
+.PHONY: help setup fmt lint type unit test retest demo bench bench-check sim sim-long mutants chaos chaos-long rolling-upgrade powerloss diskfull abuse fuzz compose-test docs java-check wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,7 +116,7 @@ mutants: setup ## deliberate bugs, each of which the simulator must find; MUTANT
 	@$(IN) python -m chaos.sim.mutants --workers $(WORKERS) $(if $(MUTANT),--only $(MUTANT)) $(ARGS)
 
 chaos: setup ## kill and stop real nodes under load for CHAOS_SECONDS, then check; SEED=n repeats a run
-	@$(IN) python -m chaos.nemesis --seconds $(CHAOS_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(IN) logboom chaos run --seconds $(CHAOS_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup ## SEEDS seeds of a minute each in the simulator: whole clusters, virtual time, faults of every kind
 	@$(IN) logboom chaos sim --seed $(FIRST_SEED) --seeds $(SEEDS) --workers $(WORKERS) $(ARGS)
@@ -125,7 +125,7 @@ sim-long: setup ## fresh seeds for SIM_SECONDS (8 hours); the summary goes to .c
 	@mkdir -p .chaos; $(IN) logboom chaos sim --for $(SIM_SECONDS) --workers $(WORKERS) --summary .chaos/sim-long.txt $(ARGS)
 
 chaos-long: setup ## an hour of the same, a new seed every five minutes
-	@$(IN) for run in $$(seq 12); do python -m chaos.nemesis --seconds 300 $(ARGS); done
+	@$(IN) for run in $$(seq 12); do logboom chaos run --seconds 300 $(ARGS); done
 
 rolling-upgrade: setup ## FROM=commit: a live cluster of that release becomes this one, node by node, under load
 	@$(IN) python -m chaos.upgrade --from $(FROM)
@@ -149,6 +149,10 @@ fuzz: .venv/.fuzz ## every decoder of foreign bytes for FUZZ_SECONDS; TARGET=nam
 
 compose-test: ## the same cluster in containers: kill one, disconnect one, check, tear down
 	@scripts/compose-test
+
+docs: setup ## docs/configuration.md and docs/metrics.md, from the settings and the metrics that they list
+	@$(IN) python -m logboom.config_reference > docs/configuration.md~; mv docs/configuration.md~ docs/configuration.md
+	@$(IN) python -m server.metrics > docs/metrics.md~; mv docs/metrics.md~ docs/metrics.md
 
 java-check: setup ## Spark on the Java wheel, as on a machine without Java
 	@scripts/java-check

@@ -1,4 +1,4 @@
-"""A fault run on real processes: ``python -m chaos.nemesis --seconds 60 --seed 1``.
+"""A fault run on real processes: ``logboom chaos run --seconds 60 --seed 1``.
 
 Three nodes on loopback, four clients, and a seeded sequence of kill -9 and SIGSTOP on leader
 and followers, two at once, all at once, and of wires between them that are slow, one-way, or lost; in between a node is
@@ -8,7 +8,6 @@ the logs, wait, and read. Then everything that was recorded is checked.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import shutil
@@ -32,6 +31,7 @@ from chaos.wire_faults import WireFaults
 from chaos.wires import WiredCluster, Wires
 from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS, Workload
 from logboom import Client
+from logboom.cli import main
 from logboom.testing import LocalCluster
 from logboom.types import KIB
 
@@ -233,25 +233,22 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def main() -> int:
-    """0: everything held; 1: something did not, and its files are kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=None, help="replays a run's schedule (default: a new one)")
-    parser.add_argument("--keep", action="store_true", help="data and history stay when all is well, too")
-    parser.add_argument("--dir", type=Path, default=Path(".chaos"), help="where data and history go")
-    args = parser.parse_args()
-    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
-    directory = args.dir.absolute() / f"run-{seed}"
+def run(*, seconds: float, seed: int | None, keep: bool, directory: Path) -> int:
+    """0: everything held; 1: something did not, and its files are kept in ``directory``.
+
+    ``seed`` None: a new one. ``keep``: they stay when all is well, too.
+    """
+    seed = seed if seed is not None else random.SystemRandom().randrange(1 << 32)
+    directory = directory.absolute() / f"run-{seed}"
     shutil.rmtree(directory, ignore_errors=True)
-    say(f"chaos: seed {seed}, {args.seconds:.0f} s, data in {directory}")
+    say(f"chaos: seed {seed}, {seconds:.0f} s, data in {directory}")
     well = False
     with Wires() as wires:
         cluster = WiredCluster(wires, partitions=PARTITIONS, directory=directory, settings=settings_of(seed))
         started = time.monotonic()
         try:
             cluster.start()
-            seen = asyncio.run(play(cluster, seed=seed, seconds=args.seconds))
+            seen = asyncio.run(play(cluster, seed=seed, seconds=seconds))
             seen.seconds = time.monotonic() - started
             seen.history.write(directory / "history.jsonl")
             words = ("snapshot_complete", "compacted", "starting_anew")
@@ -265,12 +262,12 @@ def main() -> int:
             well = report(seen, check(seen))
         finally:
             cluster.stop()
-            if well and not args.keep:
+            if well and not keep:
                 shutil.rmtree(directory, ignore_errors=True)
             else:
-                say(f"kept: {directory}\nreplay: python -m chaos.nemesis --seed {seed} --seconds {args.seconds:.0f}")
+                say(f"kept: {directory}\nreplay: logboom chaos run --seed {seed} --seconds {seconds:.0f}")
     return 0 if well else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(["chaos", "run", *sys.argv[1:]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from chaos.transfers import MOVED, unbalanced
 from chaos.turnover import Changed
 from chaos.waits import Waited
 from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS
+from logboom.cli.common import unread_too
 
 GAP_MAX_S = 10.0
 RESUME_GOAL_S = 2.0
@@ -175,7 +176,8 @@ def report(seen: Observed, results: Results) -> bool:
     """Print the outcome; True if all is well."""
     operations, seconds = seen.history.operations, seen.seconds
     outcomes = Counter(op.outcome for op in operations)
-    emit: Callable[[str], object] = lambda line: sys.stdout.write(line + "\n")  # noqa: E731 - some lines of output
+    lines: list[str] = []
+    emit = lines.append
     emit(f"seed {seen.seed}: {sum(seen.faults.values())} faults in {seconds:.0f} s: {dict(seen.faults)}")
     emit(
         f"{len(operations)} operations ({len(operations) / seconds:.0f}/s): {outcomes['ok']} ok, "
@@ -198,4 +200,7 @@ def report(seen: Observed, results: Results) -> bool:
         emit(f"  {'FAIL' if problems else 'ok  '} {name}")
         for problem in problems[:10]:
             emit(f"         {problem}")
+    with unread_too():
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()  # what nobody reads is noticed now, not when the process ends
     return not any(problems for _, problems in results)

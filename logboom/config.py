@@ -58,6 +58,7 @@ LEAST: Final = {
     "net.unauthenticated_frame_bytes": (HELLO_BYTES_MIN, "so much nodes say of themselves when they meet"),
     "net.handshake_ms": (200, "nobody is as fast as that every time, and nodes would not meet"),
     "net.frame_ms": (1_000, "nobody is as fast as that every time, and nodes would lose each other"),
+    "net.peer_connections_max": (64, "each member has one, and one more while it comes back"),
     "snapshot.bytes_per_s": (64 * KIB, "no snapshot would ever be complete"),
     "reads.hold_ms": (1, "a scan that waits for its client for a moment would end"),
 }
@@ -85,6 +86,8 @@ MAY_BE_ZERO: Final = frozenset(
         "inline_sync_bytes_max",
         "redo_bytes_max",
         "mixed_bytes_max",
+        "segment_ms",
+        "connections_per_address",
         "agree_after_s",
         "commit_linger_ms",
         "spare_linger_ms",

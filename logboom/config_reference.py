@@ -62,8 +62,9 @@ CHECKS = """\
   `log.batch_bytes_max` raise these on all nodes first.
 * `log.batch_bytes_max` is 8 KiB to 64 MiB less 64 KiB. At least: `raft.heartbeat_ms` 5, `net.client_frame_bytes`
   16 KiB, `net.unauthenticated_frame_bytes` 4 KiB, `apply.kv_map_bytes` 1 MiB, `snapshot.bytes_per_s` 64 KiB,
-  `reads.hold_ms` 1, `net.handshake_ms` 200 and `net.frame_ms` 1000. At most: `raft.journal_segment_bytes`, frames and
-  send buffers 1 GiB, `http.connections_max` 65536, `apply.linger_ms` a minute, and below `lag.slow_ms` and
+  `reads.hold_ms` 1, `net.peer_connections_max` 64, `net.handshake_ms` 200 and `net.frame_ms` 1000. At most:
+  `raft.journal_segment_bytes`, frames and send buffers 1 GiB, `http.connections_max` 65536, `apply.linger_ms` a
+  minute, and below `lag.slow_ms` and
   `lag.stalled_ms`.
 * `net.peer_frame_bytes` has room for a piece of a snapshot: 1 MiB and 64 KiB at least.
 * `reads.scans_max` and `reads.views_max` are 256 at most together; `barrier.waiters_reserved` is below
@@ -84,7 +85,7 @@ CHECKS = """\
 | --- | --- |
 | `LOGBOOM_ENDPOINTS` | where the command line finds the cluster: `host:port,host:port,...` |
 | `LOGBOOM_TLS_DIR` | its certificates: `ca.pem`, `client.pem`, `client.key` |
-| `LOGBOOM_TOKEN` | sent to the node when connecting |
+| `LOGBOOM_TOKEN` | sent to the node when connecting (reserved: no node looks at it; use certificates) |
 | `LOGBOOM_IMAGE`, `LOGBOOM_DEMO_IMAGE` | other images for `docker-compose.yml` |
 
 Passed over is what Kubernetes says of services whose names begin with `logboom`: `LOGBOOM_SERVICE_HOST`,

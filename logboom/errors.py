@@ -13,7 +13,7 @@
     ├── Overloaded                admission refused it; nothing was written
     ├── QuotaExceeded
     ├── PartitionFrozen
-    ├── PartitionPaused           reserved
+    ├── PartitionPaused           it applies nothing, until an operator resumes it
     ├── PartitionLost             a committed batch is lost everywhere: an operator declares it void
     ├── Voided                    it was declared void: it had no effect, and readers go on behind it
     ├── NotLeader                 ask ``leader``
@@ -44,6 +44,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
+
+from logboom.types import GlobalLogIndex, PartitionId, Watermark, watermark_of
 
 Outcome = Literal["not_applied", "unknown", "applied"]
 
@@ -151,7 +153,11 @@ class PartitionFrozen(LogboomError):
 
 
 class PartitionPaused(LogboomError):
-    """Reserved: nothing raises it yet. A barrier over a paused partition gets BarrierBlocked, a read Unavailable."""
+    """``partition_id`` applies nothing where it is led: a write that waits until it is applied would wait in vain.
+
+    With outcome ``unknown`` it was ordered before, and takes effect when an operator has resumed the partition. No
+    client tries again by itself. ``retry_after`` in seconds. A barrier gets BarrierBlocked, a read Unavailable.
+    """
 
     code = "partition_paused"
     retryable = True
@@ -229,17 +235,43 @@ class DeadlineExceeded(LogboomError):
 
 
 class BarrierTimeout(LogboomError):
-    """Time ran out: ``target``; ``behind``: partitions not there; ``watermarks``, ``frontiers``: where each stood."""
+    """Time ran out: ``target``; ``behind``: partitions not there; ``watermarks``, ``frontiers``: where each stood.
+
+    As in BarrierResult; in ``fields`` they are rows, as on the wire. Of a node that may not tell they are empty.
+    """
 
     code = "barrier_timeout"
     retryable = True
 
+    @property
+    def behind(self) -> list[PartitionId]:
+        """Partitions that were not there."""
+        return [PartitionId(p) for p in self.fields.get("behind") or ()]
+
+    @property
+    def watermarks(self) -> tuple[Watermark, ...]:
+        """Where every partition stood on the node that answered."""
+        return tuple(watermark_of(row) for row in self.fields.get("watermarks") or ())
+
+    @property
+    def frontiers(self) -> dict[PartitionId, GlobalLogIndex]:
+        """How far each partition was at the level and in the scope asked for."""
+        return {PartitionId(p): GlobalLogIndex(index) for p, index in self.fields.get("frontiers") or ()}
+
 
 class BarrierBlocked(BarrierTimeout):
-    """``blocked``: partitions paused, damaged, lost or frozen, with their state; ``watermarks``, ``frontiers``."""
+    """``blocked``: partitions paused, damaged, lost or frozen, each with its state; the rest as above, ``target``, too.
+
+    ``behind``: those of them.
+    """
 
     code = "barrier_blocked"
     retryable = True
+
+    @property
+    def behind(self) -> list[PartitionId]:
+        """Partitions that were not there, and cannot get there as they are."""
+        return [PartitionId(p) for p, _ in self.fields.get("blocked") or ()]
 
 
 class OutOfSequence(LogboomError):
@@ -250,7 +282,7 @@ class OutOfSequence(LogboomError):
 
 
 class ProducerFenced(LogboomError):
-    """A newer ``epoch`` of this producer has written."""
+    """A newer epoch of this producer has written to ``partition_id``; ``got``: the sequence that was refused."""
 
     code = "producer_fenced"
 
@@ -276,7 +308,7 @@ class IndexCompacted(LogboomError):
 
 
 class Unauthenticated(LogboomError):
-    """No valid certificate or token."""
+    """No valid certificate, or no HELLO at first. A token is reserved: no node looks at it; use certificates."""
 
     code = "unauthenticated"
 
@@ -292,7 +324,7 @@ class PermissionDenied(LogboomError):
 
 
 class CorruptData(LogboomError):
-    """Stored bytes do not match their checksum: ``path``, ``offset``."""
+    """Stored bytes do not match their checksum. Its fields, where they are known: path, offset."""
 
     code = "corrupt_data"
     outcome: Outcome = "unknown"
@@ -344,7 +376,25 @@ def _is_sound(error: LogboomError) -> bool:
     """What is said in ``fields`` is what whoever handles it counts on."""
     retry_after, first = error.fields.get("retry_after"), error.fields.get("first")
     numbered = retry_after is None or (type(retry_after) in (int, float) and 0 <= retry_after < math.inf)
+    if isinstance(error, BarrierTimeout):
+        behind = error.fields.get("behind") or []
+        numbered &= isinstance(behind, list) and all(type(p) is int for p in behind)
+        return numbered and all(_are_rows(error.fields.get(name), *kinds) for name, kinds in _ROWS.items())
     return numbered and (not isinstance(error, IndexCompacted) or type(first) is int)
+
+
+_ROWS: dict[str, tuple[type, ...]] = {
+    "watermarks": (int, int, int, int, int, int, str),
+    "frontiers": (int, int),
+    "blocked": (int, str),
+}
+"""Of barriers, what is in each row."""
+
+
+def _are_rows(given: Any, *kinds: type) -> bool:
+    return given is None or (
+        isinstance(given, list) and all(isinstance(row, list) and (*map(type, row),) == kinds for row in given)
+    )
 
 
 def traced(error: BaseException | None) -> BaseException | None:

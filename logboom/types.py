@@ -197,6 +197,20 @@ class Watermark:
     """``running``, ``retrying``, ``paused``, ``frozen``, ``withdrawn``, ``lost`` or ``damaged``."""
 
 
+def watermark_of(row: Sequence[Any]) -> Watermark:
+    """A watermark row of the wire protocol."""
+    partition, log, durable, applied, snapshot, applied_global, state = row
+    return Watermark(
+        PartitionId(partition),
+        PartitionLogIndex(log),
+        PartitionLogIndex(durable),
+        PartitionLogIndex(applied),
+        PartitionLogIndex(snapshot),
+        GlobalLogIndex(applied_global),
+        state,
+    )
+
+
 @_grown
 @dataclass(frozen=True, slots=True)
 class BarrierResult:

@@ -132,7 +132,10 @@ class Disk(Protocol):
         ...
 
     def move_directory(self, source: Path, target: Path) -> None:
-        """With all that is in it, to a name that is free; durable on return."""
+        """With all that is in it, to a name that is free; durable on return.
+
+        Raises OSError with EBUSY for one that a file system is mounted on: nothing has moved.
+        """
         ...
 
     def remove(self, path: Path) -> None:
@@ -142,7 +145,7 @@ class Disk(Protocol):
     def remove_directory(self, path: Path) -> None:
         """With all that is in it, files first; durable only after ``sync_directory`` of its parent.
 
-        A crash may leave any part of it. Raises FileNotFoundError.
+        A crash may leave any part of it. One that a file system is mounted on stays, empty. Raises FileNotFoundError.
         """
         ...
 

@@ -22,7 +22,7 @@ class Traffic:
     frames_out: int = 0
     bytes_out: int = 0
     refused: int = 0
-    """Connections, as there were too many."""
+    """Connections, as there were too many: turned away, or cut before they had introduced themselves."""
     cut: int = 0
     """Connections, for being slow or breaking the protocol."""
 
@@ -44,7 +44,9 @@ class ConnectionLimits:
     """What waits to be sent on all connections of one listener together: above half of it each that has something
     waiting is congested, and above it who has most is cut. 0: any number."""
     connections_max: int = 4096
-    """Open connections of one listener."""
+    """Open connections of one listener. For one more the one goes that has not introduced itself for the longest."""
+    connections_per_address: int = 0
+    """And of those from one address, or one network of 64 bits; 0: any number."""
     traffic: Traffic = field(default_factory=Traffic, compare=False)
     """Where the connections with these limits count."""
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeVar
 
 from logboom.errors import CorruptData
 from logboom.types import MIB
 
+T = TypeVar("T")
 PIECE_BYTES: Final = 1 * MIB
 """Read at a time, unless one thing is larger."""
+
+AGAIN_S: Final = 10.0
+"""Before what could not be read is read a second time: a path to the disk that fails over has come back by then."""
 
 
 class Piece(NamedTuple):
@@ -30,6 +35,29 @@ UNREADABLE: Final = (errno.EIO, errno.ENOENT)
 
 Pieces = Iterator[Piece]
 """Blocking; each step in any thread, one at a time. It goes on behind what is damaged, where that is possible."""
+
+
+@contextmanager
+def unreadable_is_damage() -> Iterator[None]:
+    """What cannot be read in here is CorruptData: for reads of what there is elsewhere, too, or what nobody needs."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        path = str(error.filename or "a file")
+        raise CorruptData(f"{path}: {error.strerror}", path=path) from error
+
+
+def read_twice(read: Callable[[], T]) -> T:
+    """What cannot be read is read a second time; then it is CorruptData. See ``twice``."""
+    try:
+        return read()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    with unreadable_is_damage():
+        return read()
 
 
 def twice(read: Callable[[], Pieces]) -> Pieces:

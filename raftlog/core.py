@@ -154,8 +154,10 @@ class RaftLog:
             # Those who made the last quorum first, then our own sync. Whoever is not needed for the quorum of the
             # one command under way should not be in its way: he gets several a little later, and syncs them once.
             self.outbound.lone = True
-            self._turn()
-            self.outbound.lone = False
+            try:
+                self._turn()
+            finally:  # whatever goes wrong: the turns that come see to their syncs themselves
+                self.outbound.lone = False
             self.links.hold_back(self.engine.spares, self.settings.spare_linger_ms / 1000)
             self.group.kick()
 

@@ -19,6 +19,7 @@ from dispatcher.pipeline.viewing import view
 from dispatcher.sessions.members import hand_over
 from dispatcher.sessions.service import ClientService
 from dispatcher.upkeep.compaction import Compaction
+from dispatcher.upkeep.due import SHORT_OF_ROOM
 from dispatcher.upkeep.installing import Installing
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.scrubbing import Scrubbing
@@ -108,7 +109,7 @@ class Node:
         self.pipeline.voiding.declared = self._note_voids
         self.pipeline.raft.recover()
         tracer = self.pipeline.tracer = self.pipeline.forwarding.tracer = self.watching.tracer()
-        self.service = ClientService(self.pipeline, settings, tracer, self.rules)
+        self.service = ClientService(self.pipeline, settings, tracer, self.rules, self._usage)
         self._listener: Listener | None = None
 
     async def start(self) -> str:
@@ -126,6 +127,7 @@ class Node:
                 send_buffer_bytes=net.client_send_buffer_bytes,
                 unread_bytes_max=unread_share(self.settings),
                 connections_max=net.connections_max,
+                connections_per_address=net.connections_per_address,
                 traffic=self.watching.clients,
             ),
             tls=self.tls[0] if self.tls else None,
@@ -163,6 +165,16 @@ class Node:
         self.journal.close()
         self.data_dir.close()
 
+    def _usage(self) -> dict[str, int | None]:
+        """See STATUS_REPLY in docs/protocol.md."""
+        applied = self.rooms.counts
+        return {
+            "applied_records": applied.records,
+            "applied_bytes": applied.bytes,
+            "memory": self.world.resident_bytes(),
+            "disk_free": self.pipeline.signals.disk_free_bytes,
+        }
+
     def _note_voids(self, voids: Voids) -> None:
         """In the manifest, for people. While the log is replayed it says so already."""
 
@@ -192,6 +204,10 @@ class Node:
             damaged=pipeline.damaged,
             handed_up=lambda: raft.engine.applied_index,
             hold_s=settings.hold_ms / 1000,
+            acknowledged=lambda peer: (
+                raft.engine.acknowledged_by(peer) if raft.engine.is_leader and peer in raft.engine.peers else None
+            ),
+            short_of_room=lambda: self.data_dir.free_bytes() < SHORT_OF_ROOM * spare_bytes,
         )
         compaction = Compaction(
             settings=settings,
@@ -327,6 +343,7 @@ class Node:
                     handshake_s=net.handshake_ms / 1000,
                     frame_s=max(net.frame_ms / 1000, net.peer_frame_bytes / PEER_BYTES_PER_S),
                     send_buffer_bytes=net.peer_send_buffer_bytes,
+                    connections_max=net.peer_connections_max,
                     traffic=self.watching.peers,
                 ),
                 tls=self.tls[1] if self.tls else None,

@@ -16,9 +16,10 @@ from raftlog.entries.lifecycle import kind_of, wrong_begin
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership, Rejoining
+from raftlog.links.directories import FEW_VOTERS
 from server.directory.agreement import member_of
 from server.directory.data_dir import DataDir
-from server.directory.directories import DIRECTORIES
+from server.directory.directories import DIRECTORIES, own_id
 from server.directory.install import Intent, install_logs
 from server.directory.manifest import Manifest
 from server.directory.partitions import PartitionRooms, begun_in, changes_in, created_in, ordered_in
@@ -55,6 +56,8 @@ class Opened:
             self._open_journal,
             self._memory,
             begun=disk.exists(self.data_dir.path / DIRECTORIES),
+            own=own_id(disk, self.data_dir.path),
+            needed=self._is_needed,
             disk=disk,
             directory=self.data_dir.journal,
             partition=self.data_dir.partition,
@@ -85,6 +88,18 @@ class Opened:
             begun=begun,
         )
 
+    def _begins(self, parent: ParentState) -> Configuration:
+        if parent.members is not None:
+            return parent.members
+        begun = self.data_dir.manifest
+        return Configuration.of_settings(self._settings.cluster.members) if begun.members else NOBODY
+
+    def _is_needed(self, journal: Journal) -> bool:
+        """With this journal it is one of so few voters that nobody leads without it."""
+        begins = self._begins(ParentState.decode(journal.base.state))
+        voters = Membership(node_id=self._node_id, journal=journal, begins=begins).current.voters
+        return self._node_id in voters and len(voters) <= FEW_VOTERS
+
     def _forget(self, foreign: bool) -> Rejoining:  # noqa: FBT001 - as Membership has it
         if foreign:
             self.data_dir.take_lineage(None, fatal=self._fatal)
@@ -96,9 +111,7 @@ class Opened:
         Then who is to join (`node.join`) is a member all the same, if it was one when its data were begun.
         """
         begun = self.data_dir.manifest
-        begins = self.parent.members
-        if begins is None:
-            begins = Configuration.of_settings(self._settings.cluster.members) if begun.members else NOBODY
+        begins = self._begins(self.parent)
         found = Membership(node_id=self._node_id, journal=self.journal, begins=begins, forget=self._forget)
         if self._token is not None:
             found.rejoining = self._memory.rejoining(self._token, offload=self._world.apply_offload, fatal=self._fatal)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -24,7 +25,7 @@ from logboom.state_machine import ENTRY_BYTES_MAX, ENTRY_KEY_BYTES_MAX, SPACES, 
 from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId
 from ports.disk import File
 from ports.invariant import invariant
-from ports.scrub import Piece, Pieces
+from ports.scrub import Piece, Pieces, read_twice, unreadable_is_damage
 from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta
 
 MAGIC: Final = b"LBSTAT"
@@ -176,16 +177,23 @@ def _frame(body: list[bytes]) -> bytes:
     return FRAME.pack(len(raw), google_crc32c.value(raw)) + raw
 
 
-def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
+def read_section(file: File, meta: PartitionMeta, *, patient: bool = False) -> Iterator[Entry]:
     """One partition's entries. Holds one frame at a time, and reads none that claims more than FRAME_BYTES_MAX.
 
     Entries come out of frames whose checksum holds; the digest of the section is compared after the last one. So who
     uses entries before the end must be able to give them up. Raises CorruptData with ``path`` and ``offset``.
+    ``patient``: see ``read_twice``.
     """
+
+    def read(offset: int, length: int) -> bytes:
+        if patient:
+            return read_twice(lambda: file.read(offset=offset, length=length))
+        return file.read(offset=offset, length=length)
+
     path, offset, end = str(file.path), meta.offset, meta.offset + meta.length
     section = blake3()
     while True:
-        head = file.read(offset=offset, length=FRAME.size)
+        head = read(offset, FRAME.size)
         if end - offset < FRAME.size or len(head) < FRAME.size:
             raise _damaged(path, offset, "ends in the middle of a section")
         length, crc = FRAME.unpack(head)
@@ -194,7 +202,7 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
             break
         if length > min(FRAME_BYTES_MAX, end - offset - FRAME.size):
             raise _damaged(path, offset, f"a frame of {length} bytes")
-        body = file.read(offset=offset + FRAME.size, length=length)
+        body = read(offset + FRAME.size, length)
         if len(body) < length or google_crc32c.value(body) != crc:
             raise _damaged(path, offset, "a frame whose checksum does not hold")
         section.update(body)
@@ -209,11 +217,22 @@ def read_section(file: File, meta: PartitionMeta) -> Iterator[Entry]:
 def whole_bytes(file: File, global_index: GlobalLogIndex) -> int:
     """How far a file that is being received is certainly right: its header and the frames whose checksums hold.
 
-    Zeros may be taken for empty sections: whoever uses the file compares its digest at the end.
+    Zeros may be taken for empty sections: whoever uses the file compares its digest at the end. What cannot be read is
+    not right.
     """
+    offset = 0
+    with suppress(CorruptData), unreadable_is_damage():
+        for offset in _whole_frames(file, global_index):  # noqa: B007 - the last one counts
+            pass
+    return offset
+
+
+def _whole_frames(file: File, global_index: GlobalLogIndex) -> Iterator[int]:
+    """Where each ends, as does the header, as far as they are whole."""
     if file.read(offset=0, length=STATES_HEADER_BYTES) != header(global_index):
-        return 0
+        return
     offset = STATES_HEADER_BYTES
+    yield offset
     while len(head := file.read(offset=offset, length=FRAME.size)) == FRAME.size:
         length, crc = FRAME.unpack(head)
         if length > FRAME_BYTES_MAX:
@@ -222,7 +241,7 @@ def whole_bytes(file: File, global_index: GlobalLogIndex) -> int:
         if len(body) < length or google_crc32c.value(body) != crc:
             break
         offset += FRAME.size + length
-    return offset
+        yield offset
 
 
 def _entries(body: bytes, path: str, offset: int) -> Iterator[Entry]:

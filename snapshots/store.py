@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, Una
 from logboom.types import GlobalLogIndex
 from ports.disk import Disk, File
 from ports.invariant import invariant
-from ports.scrub import UNREADABLE, Piece, Pieces, twice
+from ports.scrub import UNREADABLE, Piece, Pieces, twice, unreadable_is_damage
 from snapshots.meta import SetMeta, decode, encode
 from snapshots.states import StatesWriter, Written, check_header, scrub_states, verify_states, whole_bytes
 
@@ -132,7 +132,8 @@ class SnapshotStore:
         file = self._disk.open(partial)
         try:
             file.sync()  # before it is read, of the disk: after a failed sync memory shows what that does not have
-            verify_states(file, meta, anew=True)
+            with unreadable_is_damage():
+                verify_states(file, meta, anew=True)
         finally:
             file.close()
         self._publish(meta_raw, meta)
@@ -262,11 +263,14 @@ class SnapshotStore:
             if any(meta.global_index == global_index for meta in self._sets):
                 self.remove(global_index)
 
-    def prune(self, keep: int) -> list[GlobalLogIndex]:
-        """Remove the oldest until ``keep`` are left; returns which. Damaged ones go, too, when there is a newer one."""
+    def prune(self, keep: int, but: Collection[GlobalLogIndex] = ()) -> list[GlobalLogIndex]:
+        """Remove all other than the last ``keep`` and ``but``; returns which.
+
+        Damaged ones go, too, when there is a newer one.
+        """
         invariant(keep >= 1, "no snapshot set would be left")
         with self._changing:
-            old = [meta.global_index for meta in self._sets[:-keep]]
+            old = [meta.global_index for meta in self._sets[:-keep] if meta.global_index not in but]
             for global_index in old:
                 self.remove(global_index)
             newest = self._sets[-1].global_index if self._sets else GlobalLogIndex(0)

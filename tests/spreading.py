@@ -14,7 +14,7 @@ from xdist.workermanage import WorkerController
 
 SHARE: Final = "tests/integration/spark/"
 """A JVM and a cluster for all modules in here."""
-WAIT: Final = (SHARE, "tests/integration/", "tests/packaging/")
+WAIT: Final = (SHARE, "tests/integration/", "tests/golden/", "tests/packaging/")
 """Most of their time is waiting, for processes."""
 CALCULATE: Final = ("tests/storage/", "tests/unit/chaos/")
 """And here it is thinking."""

@@ -21,7 +21,7 @@ from logboom.wire import Kind
 from partitions.log.batch import HEADER_BYTES
 from server.directory.manifest import sealed
 from server.offline.backup_dir import Contents, Kept, decode_contents, encode_contents
-from server.offline.batches import HEADER, MAGIC, ROW, ROWS_AT, VERSION, decode, encode
+from server.offline.batches import HEADER, MAGIC, ROW, ROWS_AT, VERSION, decode, decode_nothing, encode, encode_nothing
 
 HERE: Final = Path("/kept/logs/1/file.batches")
 CLUSTER: Final = b"cluster hash"
@@ -48,6 +48,12 @@ def batch_file(data: bytes) -> None:
     """First byte odd: sealed."""
     given = _seal_file(data[1:]) if data[:1] and data[0] & 1 else data[1:]
     try:
+        nothing = decode_nothing(given, path=HERE)
+    except (CorruptData, IncompatibleVersion):
+        nothing = None
+    if nothing is not None:
+        holds(len(given) == ROWS_AT and nothing.first_index == nothing.last_index + 1, "nothing is something")
+    try:
         found = decode(given, path=HERE)
     except (CorruptData, IncompatibleVersion):
         return
@@ -65,8 +71,10 @@ def _file_seeds() -> list[bytes]:
     two = batch(previous=one)
     rows = [(GlobalLogIndex(3), one), (GlobalLogIndex(9), two)]
     files = [encode(rows[:n], cluster=CLUSTER) for n in (1, 2)] + [encode(rows[1:], cluster=CLUSTER)]
+    empty = encode_nothing(one.header.partition_id, last_index=7, digest=one.digest, cluster=CLUSTER)
+    bare = b"\1" + empty[: HEADER.size]
     plain = [each[: HEADER.size] + each[ROWS_AT + ROW.size * n :] for n, each in zip((1, 2, 1), files, strict=True)]
-    return [*(b"\0" + each for each in (*files, files[0][:-1], b"")), *(b"\1" + each for each in plain)]
+    return [*(b"\0" + each for each in (*files, files[0][:-1], b"", empty)), *(b"\1" + each for each in plain), bare]
 
 
 # -- backup.json

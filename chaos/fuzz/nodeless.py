@@ -190,6 +190,7 @@ class NoNode:
         self.lately = Lately()
         self.snapshots = SimpleNamespace(serving=_serving(), taking=SimpleNamespace(stuck=()))
         self.freshness = self
+        self.leaderless = SimpleNamespace(ms=0)
 
     @property
     def workers(self) -> Sequence[PartitionId]:

@@ -120,7 +120,7 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     ):
         drawn = later(drawn, rng)
     drawn = replace(drawn, settings=drawn_settings.in_rows(rng, drawn.settings))
-    return _unheard(_crowded(drawn, rng), rng)
+    return _aged(_unheard(_crowded(drawn, rng), rng), rng)
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:
@@ -137,6 +137,15 @@ def _outdating(drawn: Parameters, rng: random.Random) -> Parameters:
         return drawn
     snapshot = msgspec.structs.replace(drawn.settings.snapshot, retain_log_ms=rng.choice([1_000, 5_000, 20_000]))
     return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=snapshot))
+
+
+def _aged(drawn: Parameters, rng: random.Random) -> Parameters:
+    """Where records go by age: segments end by theirs. Drawn last."""
+    if not drawn.settings.snapshot.retain_log_ms:
+        return drawn
+    segment_ms = rng.choice([200, 2_000, drawn.settings.log.segment_ms])
+    log = msgspec.structs.replace(drawn.settings.log, segment_ms=segment_ms)
+    return replace(drawn, settings=msgspec.structs.replace(drawn.settings, log=log))
 
 
 def _forgetting(drawn: Parameters, rng: random.Random) -> Parameters:

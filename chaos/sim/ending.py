@@ -18,13 +18,14 @@ from chaos.sim.readout import ReadOut
 from chaos.sim.seen import Seen
 from dispatcher.pipeline.backend import Backend
 from logboom import Add, Client, Record
-from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed, Unavailable
+from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed, PartitionPaused, Unavailable
 from raftlog.entries.configuration import Configuration, Role
 
 LIVE_WITHIN_S: Final = 30.0
 SLOWLY_READ_S: Final = 300.0
 """Everything, of one node after the other, where it is bounded how fast somebody may read."""
 REACHED_LOOK_S: Final = 5.0
+PAUSED_LOOK_S: Final = 0.1
 WATCHER: Final = "watcher"
 
 
@@ -163,8 +164,16 @@ class Ending:
 
     async def _write(self, client: Client, partition: int) -> int:
         """And read it back; its global index. 0: the partition is gone, as somebody has asked for."""
-        kv = partition in self._parameters.kv_partitions
         name = f"live-{partition}"
+        while True:
+            try:
+                return await self._write_once(client, partition, name)
+            except PartitionPaused:
+                await asyncio.sleep(PAUSED_LOOK_S)  # who wanted that is gone, and it is told to go on
+                name += "-again"  # nobody knows what becomes of the one before
+
+    async def _write_once(self, client: Client, partition: int, name: str) -> int:
+        kv = partition in self._parameters.kv_partitions
         kind, key, value = ("add", name, 1) if kv else ("append", f"log{partition}", name)
         op = self._seen.history.invoke(0, kind, key, value, partition)
         command = Add(name.encode(), 1) if kv else Record(name.encode())
@@ -173,6 +182,9 @@ class Ending:
             self._seen.history.end(op, "ok", index=receipt.first_index, global_index=receipt.global_index)
             if kv and await client.get(partition, name.encode()) != (1,):
                 self._fail("LinearizableRead", f"{name} was applied and is not read")
+        except PartitionPaused as error:
+            self._seen.history.end(op, "fail" if error.outcome == "not_applied" else "info", error=error.code)
+            raise
         except PartitionDestroyed:
             if partition not in self._seen.doomed:
                 self._fail("DestroyedByNobody", f"partition {partition} is gone, and nobody wanted that")

@@ -395,11 +395,14 @@ class Nemesis(DiskFaults):
         self.resume()
 
     def resume(self) -> None:
-        """Nobody is paused: neither by who has gone since, nor by what he sent and comes only now."""
+        """Nobody is paused: neither by who has gone since, nor by what he sent and comes only now.
+
+        But for a partition that has given up by itself: nobody would come for that.
+        """
         for host in self._hosts:
             if host.node is not None:
                 for worker in host.node.pipeline.workers.values():
-                    if worker.state == "paused":
+                    if worker.state == "paused" and not worker._cursor.gave_up:  # noqa: SLF001
                         self._loop.run_as(host.process, worker.resume)
 
 

@@ -95,10 +95,25 @@ class RetentionWatch:
 
 
 def _open(store: PartitionLog) -> Callable[[int], bool]:
-    """Whether a segment is one now that something is written to, or in which something may yet be committed."""
+    """Whether a segment is one now that something is written to, or in which something may yet be committed.
+
+    The newest is none as long as nobody writes.
+    """
     inside: Any = store
     written, tips = inside._written_segment, inside._tentative.segments_behind(store.committed_index)  # noqa: SLF001 - an observer
-    return lambda segment: segment >= written or segment in tips
+    order, idle = inside._order, _is_idle(inside)  # noqa: SLF001 - an observer
+
+    def is_open(segment: int) -> bool:
+        still = idle and inside._order == order  # noqa: SLF001 - an observer
+        return segment in tips or segment > written or (segment == written and not still)
+
+    return is_open
+
+
+def _is_idle(inside: Any) -> bool:
+    """Nothing is written, or synced, or about to be."""
+    out = inside._job is not None or inside._unwritten.queued  # noqa: SLF001 - an observer
+    return not out and not inside._journaled and inside._synced_order == inside._order  # noqa: SLF001 - an observer
 
 
 def _oldest(store: PartitionLog, open_before: Callable[[int], bool]) -> int:

@@ -15,7 +15,10 @@ from raftlog.journal.journal import Journal
 
 
 def forgotten(host: Host, backend: Backend) -> str:
-    """Something that the node has acknowledged, and would not find again. Empty: nothing."""
+    """Something that the node has acknowledged, and would not find again. Empty: nothing.
+
+    What no member has it has acknowledged without: who had it alone has rotted, say, before anybody else did.
+    """
     disk = host.disk.twin()
     settings, live = backend.settings, backend.raft.journal
     salts = random.Random(0).randbytes  # should it have to begin a file
@@ -42,7 +45,7 @@ def forgotten(host: Host, backend: Backend) -> str:
             return f"entry {index}, of {live.floor} acknowledged"
         for route in unpack_routes(command):
             log = logs.get(route.partition_id)
-            held = log is None or log.holds(route.last_index, route.digest)
+            held = log is None or log.holds(route.last_index, route.digest) or backend.payloads.is_hole(route)
             if not held and journal.find_redo(route.digest) is None:
                 return f"the batch of entry {index}, {route}"
     return ""

@@ -69,6 +69,8 @@ class Witness:
         """When each of them was handed up first, anywhere, by global index."""
         self._units: dict[bytes, tuple[Route, ...]] = {}
         """By digest: everything that was proposed as one request."""
+        self._holes: set[bytes] = set()
+        """Digests of batches that some node has found that nobody has: they are acknowledged without."""
         self._acknowledgements: Counter[str] = Counter()
         self._turn = 0
         self._strips = 0
@@ -137,7 +139,7 @@ class Witness:
                 log = backend.logs.get(route.partition_id)
                 if log is None or log.mode is not DurabilityMode.WRITE_AHEAD:
                     continue
-                if not backend.payloads.holds(route):
+                if route.digest not in self._holes and not backend.payloads.holds(route):
                     story = f"{host.name} had acknowledged entry {index}, and does not hold {route} any more"
                     self._fail("AcknowledgedKept", story)
 
@@ -176,6 +178,7 @@ class Witness:
         journal: Any = backend.raft.journal
         files: Any = journal._files  # noqa: SLF001 - an observer
         advance, receive, strip = engine._advance_commit, payloads.receive, files.strip  # noqa: SLF001 - an observer
+        concede = payloads.concede
 
         def advance_commit() -> None:
             known = engine.commit_index
@@ -190,6 +193,12 @@ class Witness:
                     self._fail("I2", f"{host.name}: {found} came, and the batch of entry {index} is gone")
             return found
 
+        def conceded(route: Route) -> bool:
+            done: bool = concede(route)
+            if done:
+                self._holes.add(route.digest)
+            return done
+
         def stripped(through: int) -> None:
             full = _carrying(journal)
             strip(through)
@@ -199,6 +208,7 @@ class Witness:
                     self._check_power_loss(host)
 
         engine._advance_commit, payloads.receive, files.strip = advance_commit, received, stripped  # noqa: SLF001
+        payloads.concede = conceded
         look_at_cuts(host, journal, lambda at: self._in_journal(host, _entry(journal, at)), self._fail)
         look_at_covering(host, engine, self._terms, self._fail)
         look_at_acknowledging(host, backend.raft, self._fail)

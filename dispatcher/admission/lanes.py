@@ -27,6 +27,7 @@ class Waiting:
 
     __slots__ = (
         "admitted",
+        "applied",
         "deadline",
         "failed",
         "lane",
@@ -56,13 +57,17 @@ class Waiting:
         refusal: Refusal,
         admitted: Callable[[Ticket], None],
         failed: Callable[[LogboomError], None],
+        applied: bool = False,
     ) -> None:
-        """``until`` it waits, ``deadline`` is the request's; ``owner``: whoever may disconnect."""
+        """``until`` it waits, ``deadline`` is the request's; ``owner``: whoever may disconnect.
+
+        ``applied``: it is not answered before that.
+        """
         self.parts, self.nbytes = parts, nbytes
         self.principal, self.owner = principal, owner
         self.until, self.deadline, self.since = min(until, deadline), deadline, since
         self.refusal = refusal
-        self.admitted, self.failed = admitted, failed
+        self.admitted, self.failed, self.applied = admitted, failed, applied
         self.lane: LaneKey = None
         self.number = 0
         """In the order in which they came."""

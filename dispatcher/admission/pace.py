@@ -95,9 +95,9 @@ class Pace:
 
     def refusal(self, parts: Parts, now: float, principal: str) -> Refusal | None:
         """Whether this has to wait, and for how long."""
-        cost = _cost(parts)
-        if self.per_s == math.inf or self._is_light(principal, cost):
+        if self.exempts(parts, principal):
             return None
+        cost = _cost(parts)
         owed = self._owed
         owed.pay(now)
         cost /= self.per_s
@@ -109,6 +109,10 @@ class Pace:
         used = round(self.per_s * (owed.whole + cost) / BURST_S)
         share_of = principal if owed.of(principal) else None
         return Refusal(GATE, None, used, round(self.per_s), wait, share_of, now + wait)
+
+    def exempts(self, parts: Parts, principal: str) -> bool:
+        """It slows this one down by nothing: nobody whom it holds back does either."""
+        return self.per_s == math.inf or self._is_light(principal, _cost(parts))
 
     def take(self, parts: Parts, now: float, principal: str) -> bool:
         """It was admitted. True: it is a small one of somebody light, so say when it is committed."""

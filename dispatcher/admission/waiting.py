@@ -19,6 +19,7 @@ from typing import Final
 from dispatcher.admission.admission import Admission, Ticket
 from dispatcher.admission.budgets import Parts, Refusal, Use
 from dispatcher.admission.lanes import STALE_KEPT, Lane, LaneKey, LaneQueue, Later, Waiting
+from dispatcher.admission.pace import GATE
 from logboom.errors import DeadlineExceeded, LogboomError, Overloaded
 from logboom.settings import AdmissionSettings
 from logboom.types import PartitionId
@@ -94,9 +95,11 @@ class WaitingRoom:
             if found is None or (waiting is not None and key == lane):
                 continue
             for hold in (found.holds.get(None), found.holds.get(principal)):
-                # Of two that hold each other up the one that came first goes on.
-                if hold is not None and not hold.over and (waiting is None or hold.number < waiting.number):
-                    return hold.refusal if hold.refusal.is_own_rate else hold.refusal._replace(share_of=None)
+                if hold is None or hold.over or (waiting is not None and hold.number >= waiting.number):
+                    continue  # of two that hold each other up the one that came first goes on
+                if _is_pace(hold.refusal) and self._admission.pace.exempts(parts, principal):
+                    continue
+                return hold.refusal if hold.refusal.is_own_rate else hold.refusal._replace(share_of=None)
         return None
 
     def enter(self, waiting: Waiting) -> None:
@@ -195,10 +198,11 @@ class WaitingRoom:
         for waiting in list(self._all if owner is None else self._owned.get(owner, ())):
             self.leave(waiting, error())
 
-    def barred(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
-        """A partition takes nothing any more."""
+    def barred(self, partition_id: PartitionId, error: Callable[[], LogboomError], *, applied: bool = False) -> None:
+        """A partition takes nothing any more; ``applied``: nothing that is to be applied before it is answered."""
         for waiting in [w for w in self._all if any(p == partition_id for p, _, _ in w.parts)]:
-            self.leave(waiting, error())
+            if waiting.applied or not applied:
+                self.leave(waiting, error())
 
     def expire(self, now: float) -> None:
         """Those whose time is over: refused, or too late for good."""
@@ -287,7 +291,9 @@ class WaitingRoom:
             is_overdue = waiting.since <= now - self._bypass_s
             if (is_overdue or is_first) and self._reserve(waiting):
                 continue
-            if is_overdue:
+            if is_overdue and _is_pace(refusal):
+                lane.holds.setdefault(None, waiting)  # light ones still have their turn, and nobody else waits less
+            elif is_overdue:
                 lane.holds[refusal.share_of] = waiting
                 if refusal.share_of is None:
                     return None
@@ -368,3 +374,8 @@ class WaitingRoom:
         invariant(kept <= asked, "kept for nobody: {}", kept - asked)
         late = [each for each in waiting if each.until < now - late_s]
         invariant(not late, "{} are past their time", len(late))
+
+
+def _is_pace(refusal: Refusal) -> bool:
+    """The node's, of one that owes nothing there: it holds up nobody light, and goes before whoever is not."""
+    return refusal.gate == GATE and refusal.share_of is None

@@ -16,9 +16,9 @@ from typing import Final
 
 from dispatcher.barriers.answers import SLICE, Answers
 from dispatcher.barriers.frontiers import Frontiers
-from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out
+from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out, unknown
 from dispatcher.barriers.watermarks import Watermarks
-from logboom.errors import BarrierFuture, InvalidRequest, LogboomError, NoSuchPartition
+from logboom.errors import BarrierFuture, InvalidRequest, LogboomError
 from logboom.settings import BarrierSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
 
@@ -130,7 +130,7 @@ class Barriers:
             try:
                 self._watermarks.of(partition_id)
             except KeyError:
-                raise NoSuchPartition(f"partition {partition_id} does not exist", partition_id=partition_id) from None
+                raise unknown(partition_id, len(self._watermarks)) from None
         if len(set(want.partitions)) != len(want.partitions):
             raise InvalidRequest("a partition appears twice in one barrier")
         if want.needed > len(want.targets):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from dispatcher.barriers.watermarks import to_row
-from logboom.errors import BarrierBlocked, BarrierTimeout, LogboomError, QuotaExceeded
+from logboom.errors import BarrierBlocked, BarrierTimeout, LogboomError, NoSuchPartition, QuotaExceeded
 from logboom.settings import BarrierSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
 from logboom.wire import Alike
@@ -217,6 +217,11 @@ def _check_targets(who: str, used: int, more: int, places: int) -> None:
             used=used,
             retry_after=RETRY_AFTER_S,
         )
+
+
+def unknown(partition_id: PartitionId, count: int) -> NoSuchPartition:
+    """There are ``count`` others."""
+    return NoSuchPartition(f"partition {partition_id} does not exist", partition_id=partition_id, partitions=count)
 
 
 def timed_out(want: Want, behind: Sequence[PartitionId], reached: Reached) -> BarrierTimeout:

@@ -98,7 +98,7 @@ class Stability:
 
     def forget(self, node: NodeId) -> None:
         """What it has said is no longer so. What it made stable stays: that was, and may be applied."""
-        for nodes in self._durable.values():
+        for nodes in (*self._durable.values(), *self._early.values()):
             nodes.pop(node, None)
 
     def link_up(self, peer: NodeId) -> None:

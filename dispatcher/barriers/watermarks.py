@@ -43,6 +43,10 @@ class Watermarks:
         """Called with every change."""
         self._listeners.append(listener)
 
+    def __len__(self) -> int:
+        """Partitions."""
+        return len(self._marks)
+
     def has(self, partition_id: PartitionId) -> bool:
         """There is such a partition."""
         return partition_id in self._marks

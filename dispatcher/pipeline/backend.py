@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from dispatcher.barriers.exchange import EXCHANGED, Exchange
 from dispatcher.barriers.goals import Reached, Want
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.freshness import INDICES, Freshness
+from dispatcher.pipeline.leaderless import Leaderless
 from dispatcher.pipeline.leadership import Leadership
 from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.pipeline.presence import Callbacks
@@ -59,7 +60,9 @@ class Backend(Pipeline):
             eased=self._eased,
         )
         self.comparing = Comparing(links=lambda: self.raft.links, sets=lambda: list(self.snapshots.store.sets()))
-        self.freshness = Freshness(self)
+        self.leaderless = Leaderless(parts["clock"], parts["settings"].raft)
+        """For how long nobody has led, as far as this node knows."""
+        self.freshness = Freshness(self, check=self.leaderless.check)
         self.streams_open = 0
         """Tails, and scans of logs, of all clients."""
         self.leadership = Leadership()
@@ -171,6 +174,7 @@ class Backend(Pipeline):
         self.comparing.tell()
         self._relieve()
         self.leadership.notice(self.raft.engine)
+        self.leaderless.notice(self.raft.engine.leader)
 
     def snapshot_completed(self, meta: SetMeta) -> None:
         """See Presence."""
@@ -265,13 +269,19 @@ class Backend(Pipeline):
             timer.cancel()
 
     async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
-        """Until this node has applied ``partition_id`` up to ``global_index``. Raises Unavailable at the deadline."""
+        """Until this node has applied ``partition_id`` up to ``global_index``.
+
+        Raises Unavailable at the deadline, or where that is not committed here and nobody has led for a while.
+        """
         self.look()
         if partition_id not in self.workers:
             raise self.missing(partition_id)
         self.lagging.check(partition_id)
         if self.watermarks.of(partition_id).applied_global_index >= global_index:
             return
+        committed = self.global_commit_index() >= global_index
+        if not committed:
+            self.leaderless.check()
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(answer: Reached | LogboomError) -> None:
@@ -296,7 +306,8 @@ class Backend(Pipeline):
         )
         self.hurry([partition_id])
         try:
-            await reached
+            with nullcontext() if committed else self.leaderless.ends(reached):
+                await reached
         finally:
             if waiter is not None:
                 self.barriers.cancel(waiter)

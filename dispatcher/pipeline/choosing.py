@@ -88,6 +88,9 @@ class Choosing:
         now = self.of(partition_id)
         log.info("partition_set", partition=partition_id, ack=str(now.ack), linearizable=now.linearizable)
         self._pipeline.pending.acknowledge_anew(partition_id)
+        worker = self._pipeline.workers.get(partition_id)
+        if worker is not None and worker.is_paused:
+            self._pipeline.submitting.paused(partition_id)  # more may wait for that than before
         self._answer(choice.token, now)
         return ""
 

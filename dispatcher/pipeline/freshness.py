@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from dispatcher.barriers.exchange import FEATURE
@@ -55,8 +56,10 @@ class Leads(Protocol):
 class Freshness:
     """One round at a time, for all who wait for one."""
 
-    def __init__(self, backend: Leads) -> None:
+    def __init__(self, backend: Leads, *, check: Callable[[], None] = lambda: None) -> None:
+        """``check`` raises Unavailable where another node is to be asked."""
         self._backend = backend
+        self._check = check
         self._next = itertools.count(1)
         self._open: dict[int, _Asked] = {}
         self._round: asyncio.Task[None] | None = None
@@ -76,6 +79,7 @@ class Freshness:
             if left <= 0:
                 why = f": {self._error}" if self._error is not None else ""
                 raise Unavailable(f"no leader confirmed in time what is committed{why}")
+            self._check()
             if self._round is None:
                 self._began = clock.monotonic()
                 self.rounds += 1

@@ -275,6 +275,13 @@ class Pending:
             alone = len(part.request.parts) == 1
             self._answer(part.request, error("not_applied" if alone else "unknown"))  # its other parts may have been
 
+    def paused(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
+        """Nobody knows when it applies anything: who waits for that is told; budgets are free once it has."""
+        if self.awaits_applied(partition_id):
+            for part in [part for (p, _), part in self._by_end.items() if p == partition_id]:
+                if part.request.wait is Level.APPLIED and part.request.done is not None:
+                    self._answer(part.request, error())
+
     def ended(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
         """The partition is gone; what was ordered for it was committed before, and is applied no more."""
         self._awaiting_durable.pop(partition_id, None)

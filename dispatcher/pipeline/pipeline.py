@@ -338,7 +338,7 @@ class Pipeline(Presence):
             for partition_id, durable in parse_progress(frame.header):
                 if self.stability.update(peer, partition_id, durable):
                     self._touched.add(partition_id)
-                elif partition_id not in self.logs and not self.parent.lifecycle.is_gone(partition_id):
+                elif partition_id not in self.workers and not self.parent.lifecycle.is_gone(partition_id):
                     self.stability.early(peer, partition_id, durable)
             if self._touched:
                 self._settle_soon()

@@ -164,6 +164,8 @@ class Presence(ABC):
             state = "withdrawn"
         if state != "paused" and self.voiding.hole_of(partition_id) is not None:
             state = "lost"
+        if state == "paused" and worker.is_paused and self.watermarks.of(partition_id).state != state:
+            self.submitting.paused(partition_id)
         self.watermarks.update(
             partition_id,
             log_index=store.committed_index,

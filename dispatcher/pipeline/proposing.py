@@ -207,11 +207,15 @@ class Proposing:
         pipeline.tails[partition_id] = Tail(batch.last_index, batch.digest)
         return Route(partition_id, batch.header.term, batch.last_index, batch.digest)
 
-    def fail(self, error: Callable[[], LogboomError]) -> None:
-        """Nothing of what was gathered is proposed: it had no effect."""
-        gathered, self._gathered = self._gathered, []
-        self._producers.clear()
+    def fail(
+        self, error: Callable[[], LogboomError], *, which: Callable[[SubmitRequest], bool] = lambda _: True
+    ) -> None:
+        """Nothing of what was gathered is proposed, or nothing of this kind: it had no effect."""
+        gathered, self._gathered = self._gathered, [each for each in self._gathered if not which(each.request)]
+        self._producers = {each.request.producer for each in self._gathered}
         for request, ticket, done in gathered:
+            if not which(request):
+                continue
             for part in request.parts:
                 ticket.release(part.partition_id)
             done(error())

@@ -18,17 +18,19 @@ from dispatcher.pipeline.pending import Done
 from dispatcher.pipeline.proposing import Admitted, Proposing
 from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.requests.requests import SubmitRequest, check_parts, copied
-from dispatcher.requests.retries import already_applied, making_room
+from dispatcher.requests.retries import already_applied, making_room, ordered_before
 from logboom.errors import (
     DeadlineExceeded,
     LogboomError,
     NotLeader,
+    Outcome,
     PartitionFrozen,
+    PartitionPaused,
     QuotaExceeded,
     Unavailable,
     UnknownOutcome,
 )
-from logboom.types import KV_TXN, PARTITION_SETTINGS, PartitionId
+from logboom.types import KV_TXN, PARTITION_SETTINGS, Level, PartitionId
 
 RESERVED: Final = 0.25
 """Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
@@ -37,6 +39,8 @@ TURN_S: Final = 0.01
 ALARM_S_MIN: Final = 0.001
 ALARM_S_MAX: Final = 0.05
 """What opens later is seen in time by those who tick."""
+PAUSED_AGAIN_S: Final = 1.0
+"""Before whoever resumes a partition may have done so."""
 
 
 class Submitting:
@@ -89,6 +93,7 @@ class Submitting:
             done(applied)
             return None
         self.proposing.makes_way(request.producer)
+        self._check_applied(request)
         lacking = self._make_room(request, now)
         parts = _sizes(request)
         found = lacking or self._proposals() or self.waiting.held_back(parts, request.principal)
@@ -113,10 +118,39 @@ class Submitting:
             refusal=found,
             admitted=lambda ticket: self._propose_after_all(kept, ticket, done),
             failed=done,
+            applied=self._waits_for_apply(request),
         )
         self.waiting.enter(waiting)
         self._set_alarm()
         return waiting
+
+    def _waits_for_apply(self, request: SubmitRequest) -> bool:
+        """As its partitions say now; it may be otherwise when it is ordered."""
+        if request.wait is Level.APPLIED:
+            return True
+        return self._pipeline.level_of(request.wait, [part.partition_id for part in request.parts]) is Level.APPLIED
+
+    def _check_applied(self, request: SubmitRequest) -> None:
+        """Raises PartitionPaused for what would not be answered before somebody resumes a partition."""
+        if not self._waits_for_apply(request):
+            return
+        pipeline = self._pipeline
+        for part in request.parts:
+            worker = pipeline.workers.get(part.partition_id)
+            if worker is not None and worker.is_paused:
+                again = ordered_before(request, pipeline.pending.ahead)
+                raise self._is_paused(part.partition_id, "unknown" if again else "not_applied")
+
+    def _is_paused(self, partition_id: PartitionId, outcome: Outcome) -> PartitionPaused:
+        node = self._pipeline.node_id
+        return PartitionPaused(
+            f"partition {partition_id} is paused on {node}, which leads, and applies nothing before somebody says "
+            f"`logboom partitions resume {partition_id} --node {node}`"
+            + ("" if outcome == "not_applied" else "; this may be ordered already, and takes effect then"),
+            partition_id=partition_id,
+            retry_after=PAUSED_AGAIN_S,
+            outcome=outcome,
+        )
 
     def _redirect(self, request: SubmitRequest, done: Done) -> None:
         pipeline = self._pipeline
@@ -165,10 +199,11 @@ class Submitting:
         error: LogboomError | None = None
         self.proposing.makes_way(request.producer)
         try:
+            self._check_applied(request)
             lacking = self._make_room(request, self._pipeline.clock.monotonic())
             error = None if lacking is None else self._admission.refuse(lacking)
-        except QuotaExceeded as quota:
-            error = quota
+        except (PartitionPaused, QuotaExceeded) as refused:
+            error = refused
         if error is None:
             self.proposing.propose(Admitted(request, ticket, done))
             return
@@ -244,6 +279,19 @@ class Submitting:
         """It is about to be destroyed."""
         why = f"partition {partition_id} is being destroyed"
         self.waiting.barred(partition_id, lambda: PartitionFrozen(why, partition_id=partition_id))
+
+    def paused(self, partition_id: PartitionId) -> None:
+        """It applies nothing until somebody resumes it: whoever waits for that is told."""
+
+        def hopeless(request: SubmitRequest) -> bool:
+            return any(part.partition_id == partition_id for part in request.parts) and self._waits_for_apply(request)
+
+        def refused() -> LogboomError:
+            return self._is_paused(partition_id, "not_applied")
+
+        self._pipeline.pending.paused(partition_id, lambda: self._is_paused(partition_id, "unknown"))
+        self.proposing.fail(refused, which=hopeless)
+        self.waiting.barred(partition_id, refused, applied=True)
 
     def _barred(self, partition_id: PartitionId) -> None:
         self.waiting.barred(partition_id, lambda: self._admission.is_frozen(partition_id))

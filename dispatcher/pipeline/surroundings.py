@@ -38,6 +38,10 @@ class Queue(Protocol):
         """It is about to be destroyed."""
         ...
 
+    def paused(self, partition_id: PartitionId) -> None:
+        """It applies nothing until somebody resumes it: whoever waits for that is told."""
+        ...
+
 
 class Surroundings(Protocol):
     """See the module."""

@@ -101,6 +101,7 @@ class Voiding:
             blocked=[[p, "lost"] for p in lost],
             target=want.target,
             watermarks=[],
+            frontiers=[],
         )
 
     def rows(self, most: int) -> list[list[object]]:

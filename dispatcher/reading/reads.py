@@ -43,6 +43,17 @@ def partition_of_header(backend: Surroundings, header: Mapping[str, Any]) -> Par
     return PartitionId(number)
 
 
+async def partition_of_read(backend: Surroundings, header: Mapping[str, Any], deadline: float) -> PartitionId:
+    """The same of a read: whoever is to answer with all that was committed does not go by what he has not heard of yet.
+
+    Raises NotLeader, too.
+    """
+    unheard = field_of(header, "partition", int) not in backend.workers
+    if unheard and header.get("read", "linearizable") == "linearizable":
+        await backend.read_index(deadline)
+    return partition_of_header(backend, header)
+
+
 async def make_fresh(
     backend: Surroundings, header: Mapping[str, Any], partition_id: PartitionId, deadline: float, *, lone: bool = False
 ) -> None:
@@ -85,7 +96,7 @@ async def get(
     backend: Surroundings, frame: Frame, deadline: float, *, lone: bool = False
 ) -> tuple[dict[str, Any], list[Any]]:
     """Header and body of VALUES. ``lone``: the client waits for nothing else."""
-    partition_id, keys = partition_of_header(backend, frame.header), keys_of(frame)
+    partition_id, keys = await partition_of_read(backend, frame.header, deadline), keys_of(frame)
     await make_fresh(backend, frame.header, partition_id, deadline, lone=lone)
     distinct = list(dict.fromkeys(keys))
     with backend.using(partition_id) as machine:

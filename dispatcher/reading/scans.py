@@ -101,7 +101,7 @@ class Scans:
         Raises QuotaExceeded, and what any read raises.
         """
         backend = self._backend
-        partition_id = reads.partition_of_header(backend, header)
+        partition_id = await reads.partition_of_read(backend, header, deadline)
         start, end = reads.scan_range(header)
         limit = field_of(header, "limit", int, 0)
         await reads.make_fresh(backend, header, partition_id, deadline)

@@ -80,6 +80,16 @@ class Ahead:
         return sum(map(len, self._ordered.values()))
 
 
+def ordered_before(request: SubmitRequest, ahead: Ahead) -> bool:
+    """Something of it may have been ordered by this leader, and will be applied."""
+    return any(
+        ahead.of(part.partition_id, request.producer).may_have(
+            part.first_sequence, part.first_sequence + part.records.count
+        )
+        for part in request.parts
+    )
+
+
 def making_room(
     request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], ahead: Ahead
 ) -> SubmitRequest | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import Any, Final
@@ -69,11 +69,13 @@ class ClientService:
         settings: Settings,
         tracer: Tracer | None = None,
         rules: Renewed[Rules] | None = None,
+        usage: Callable[[], dict[str, int | None]] = dict,
     ) -> None:
-        """``rules`` None: everybody may do everything."""
+        """``rules`` None: everybody may do everything. ``usage``: what the process takes and has done, for STATUS."""
         self.backend = backend
         self.settings = settings
         self.tracer = tracer
+        self._usage = usage
         self._rules_now = rules
         self.rules = None if rules is None else rules()
         self._look_at = 0.0
@@ -154,6 +156,7 @@ class ClientService:
         return {
             **await status(self.backend, digests=digests),
             "sessions": len(self.sessions),
+            "usage": self._usage(),
             "uptime_s": self.backend.clock.monotonic() - self.started,
             "version": self.version,
             "rules": None if self.rules is None else self.rules.digest,
@@ -377,7 +380,7 @@ class Session:
         if frame.kind is Kind.SUBMIT:
             self.submits.submit(frame)
         elif frame.kind is Kind.PING:
-            self.reply(frame.request_id, Kind.PONG, {})
+            self.reply(frame.request_id, Kind.PONG, {"leaderless_ms": self._backend.leaderless.ms})
         elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):  # at once: credit for it may be in the same read
             self._streams.open(frame)
         else:

@@ -5,7 +5,7 @@
 3. The journal begins at the cut (its ``base``); what was below is removed.
 4. Segments wholly below, less what is retained for readers, are removed.
 5. The directories of partitions that were destroyed before the cut are removed.
-6. Older sets are removed.
+6. All sets are removed but that one, the last, and those that a node fetches.
 
 A crash between two steps leaves files that nobody needs and nothing else: the next compaction, or the next
 start, removes them.
@@ -14,7 +14,7 @@ start, removes them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 import structlog
@@ -27,6 +27,7 @@ from partitions.log.log import PartitionLog
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
+from ports.scrub import unreadable_is_damage
 from ports.timers import wait
 from raftlog.core import RaftLog
 from raftlog.entries.lifecycle import Lifecycle, kind_of
@@ -62,13 +63,13 @@ class Compaction:
         raft: RaftLog,
         clock: Clock,
         offloads: tuple[Offload, Offload],
-        held_back: Callable[[], GlobalLogIndex | None],
+        held_back: Callable[[], Collection[GlobalLogIndex]],
         forget: Callable[[Lifecycle], Awaitable[None]],
         fatal: Callable[[BaseException], None],
     ) -> None:
         """``offloads``: for what is done to logs, and for changes to ``store``, which may have to wait for minutes.
 
-        ``held_back``: the oldest set that a node fetches: it is kept, and what that node will need next.
+        ``held_back``: the sets that nodes fetch: they are kept, and what those nodes will need next of all logs.
 
         ``forget`` removes what is destroyed as of where the journal begins.
         """
@@ -131,8 +132,7 @@ class Compaction:
         if len(sets) < COMPACTED_TO:
             return
         held = self._held_back()
-        target = next((meta for meta in sets if meta.global_index == held), sets[-COMPACTED_TO])
-        target = min(target, sets[-COMPACTED_TO], key=lambda meta: meta.global_index)
+        target = next((meta for meta in sets[:-COMPACTED_TO] if meta.global_index in held), sets[-COMPACTED_TO])
         # Its own log may not have come so far, or not again since a start: to one that was fetched, in vain as of yet.
         failed: Exception | None = None
         try:
@@ -142,17 +142,18 @@ class Compaction:
             raise
         except Exception as error:  # noqa: BLE001 - it is raised again: older sets are of no use all the same
             failed = error
-        removed = await self._store_offload.run(lambda: self._prune(target))
+        kept = self._kept(target)
+        removed = await self._store_offload.run(lambda: self._store.prune(self._settings.keep, but=kept))
         self.sets_removed += len(removed)
         if failed is not None:
             raise failed
         self.runs += 1
         log.info("compacted", global_index=target.global_index, sets_removed=len(removed))
 
-    def _prune(self, target: SetMeta) -> list[GlobalLogIndex]:
-        """Off the loop, where one more may have been taken meanwhile."""
-        needed = [meta for meta in self._store.sets() if meta.global_index >= target.global_index]
-        return self._store.prune(max(self._settings.keep, len(needed)))
+    def _kept(self, target: SetMeta) -> set[GlobalLogIndex]:
+        """Of the sets of now: who goes on from the target needs the logs behind it, and none of those in between."""
+        last = self._store.sets()[-self._settings.keep :]
+        return {target.global_index, *self._held_back(), *(meta.global_index for meta in last)}
 
     async def _compact_to(self, target: SetMeta) -> None:
         parent = ParentState.decode(target.parent)
@@ -209,6 +210,9 @@ class Compaction:
             now = self._clock.monotonic()
             return store.compaction_point(through_index, retain, outdated_to=outdated_to, now=now)
 
+        sealing = store.sealing(keep_from()) if state_machine == "log" else None
+        if sealing is not None:  # of one that nobody writes to the newest segment would stay for ever
+            await self._step(sealing)
         shortening = store.shortening(keep_from())
         if shortening is not None:
             await self._step(shortening)  # somebody may have begun to read meanwhile
@@ -233,9 +237,10 @@ class Compaction:
         now_ms = self._clock.wall_ms()
         before_ms = now_ms - self._settings.retain_log_ms
         try:
-            return await self._offload.run(
-                lambda: store.last_before(before_ms, through_index=through_index, now_ms=now_ms)
-            )
+            with unreadable_is_damage():
+                return await self._offload.run(
+                    lambda: store.last_before(before_ms, through_index=through_index, now_ms=now_ms)
+                )
         except CorruptData as error:
             log.warning("age_unknown", partition=store.partition_id, error=error.message)  # until it is repaired
             return 0

@@ -130,6 +130,8 @@ class Installing:
         self.least = GlobalLogIndex(0)
         """What is wanted has to reach this far."""
         self._task: asyncio.Task[None] | None = None
+        self._over = False
+        """The node is about to end, or to start anew: what is on the disk stays as it is."""
         self._filled: list[PartitionLog] = []
         """Logs that batches are fetched for."""
         self.begun = 0
@@ -170,6 +172,7 @@ class Installing:
 
     async def close(self) -> None:
         """Stop; what was fetched stays for the next time."""
+        self._over = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -177,6 +180,8 @@ class Installing:
     # -- fetching
 
     def _offered(self, peer: NodeId, global_index: GlobalLogIndex, raft_index: int) -> None:
+        if self._over:
+            return
         if self._keeps and not self._wanted and self._task is None:
             self._keeps = False
             newest = self._store.newest
@@ -189,7 +194,7 @@ class Installing:
         if self._task is not None or not self._is_of_use(raft_index) or (self._wanted and global_index < self.least):
             return
         self._sources.begin(global_index, peer)
-        self._task = asyncio.get_running_loop().create_task(self._run(global_index))
+        self._task = asyncio.get_running_loop().create_task(self._run(global_index, raft_index))
 
     def _is_of_use(self, raft_index: int) -> bool:
         """A set of there: this node needs one, and its journal does not begin behind it."""
@@ -200,12 +205,12 @@ class Installing:
         if not (self._only_keeps or self._is_of_use(meta.raft_index)):
             raise Overtaken(f"this node has come to {self._raft_index()} by itself, the set is of {meta.raft_index}")
 
-    async def _run(self, global_index: GlobalLogIndex, *, keeps: bool = False) -> None:
+    async def _run(self, global_index: GlobalLogIndex, raft_index: int = 0, *, keeps: bool = False) -> None:
         self.begun += 1
         self._only_keeps = keeps
         self._seldom.say(log.info, "snapshot_fetch_begins", global_index=global_index, source=self._sources.first)
         try:
-            meta = await self._fetch_set(global_index)
+            meta = await self._fetch_set(global_index, raft_index)
             if keeps:
                 log.info("snapshot_kept", global_index=global_index, source=self._sources.first)
                 self._kept(meta)
@@ -219,6 +224,7 @@ class Installing:
             for job in jobs:
                 await self._offload.run(job)
             await self._offload.run(lambda: self._ready(global_index))
+            self._over = True  # another fetch that failed would set compaction going, below what the logs say now
         except (OSError, InvariantViolated) as error:
             self._fatal(error)
             return
@@ -238,10 +244,10 @@ class Installing:
         log.info("snapshot_fetched", global_index=global_index)
         self._fatal(InstallDue(f"this node starts anew from the snapshot at {global_index}"))
 
-    async def _fetch_set(self, global_index: GlobalLogIndex) -> SetMeta:
-        for meta in self._store.sets():
-            if meta.global_index == global_index:
-                return meta  # ours, or fetched before
+    async def _fetch_set(self, global_index: GlobalLogIndex, raft_index: int) -> SetMeta:
+        here = next((meta for meta in self._store.sets() if meta.global_index == global_index), None)
+        if here is not None and here.raft_index >= raft_index:
+            return here  # ours, or fetched before
         raw = bytearray()
         while True:
             frame = await self._sources.piece(global_index, "meta", len(raw))
@@ -256,20 +262,22 @@ class Installing:
         if theirs != ours or meta.global_index != global_index:
             raise ProtocolError(f"asked for the snapshot at {global_index} of {self._cluster.id}, got another")
         try:
+            self._check_use(meta)
+            if here is not None:  # of an earlier cut, with nothing but control entries in between
+                await self._offload.run(lambda: self._store.drop(global_index))
             await self._fetch_states(meta)
-            await self._offload.run(lambda: self._adopt(bytes(raw), global_index))
+            return await self._offload.run(lambda: self._adopt(bytes(raw), global_index))
         except CorruptData:
             self._sources.spoilt()
             raise
         except Overtaken:  # nobody will go on with it
             await self._offload.run(lambda: self._store.drop_fetch(global_index))
             raise
-        return meta
 
-    def _adopt(self, raw: bytes, global_index: GlobalLogIndex) -> None:
-        """Off the loop, where this node may have taken the very same meanwhile."""
-        if all(known.global_index != global_index for known in self._store.sets()):
-            self._store.adopt_fetched(raw, global_index)
+    def _adopt(self, raw: bytes, global_index: GlobalLogIndex) -> SetMeta:
+        """Off the loop, where this node may have taken one of its own meanwhile: what is here then."""
+        taken = next((meta for meta in self._store.sets() if meta.global_index == global_index), None)
+        return self._store.adopt_fetched(raw, global_index) if taken is None else taken
 
     async def _fetch_states(self, meta: SetMeta) -> None:
         global_index = GlobalLogIndex(meta.global_index)

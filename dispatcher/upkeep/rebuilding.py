@@ -219,8 +219,9 @@ class Rebuilding:
                     continue
                 story = f"its state machine has taken nothing for {self._stall_s:g} s, and has not returned"
                 log.error("rebuild_given_up", partition=partition_id, reason=story)
-                if partition_id in self._fences:
-                    self._fences[partition_id].story = story
+                fence = self._fences.get(partition_id)
+                if fence is not None and not fence.rebuilt and fence.lacks is None:  # else what hangs is to be closed
+                    fence.story = story
                     self._workers[partition_id].useless = True  # no set waits for it; another takes its place, if ever
                 return
 

@@ -24,7 +24,7 @@ from partitions.log.reading import DamagedBatch
 from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
-from ports.scrub import Piece, Pieces
+from ports.scrub import AGAIN_S, Piece, Pieces
 from ports.timers import wait
 from raftlog.journal.journal import Journal
 from snapshots.store import SnapshotStore
@@ -34,9 +34,6 @@ T = TypeVar("T")
 
 FIRST_MS_MAX: Final = 60_000
 SHOWN_MAX: Final = 8
-AGAIN_S: Final = 10.0
-"""Before what could not be read is read a second time: a path to the disk that fails over has come back by then."""
-
 MADE_UP_S: Final = 1.0
 """So much of what it is late is read faster."""
 

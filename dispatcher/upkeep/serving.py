@@ -2,12 +2,13 @@
 
 The leader offers its newest set whose logs it has to a follower that lacks what the journal no longer has. The follower
 asks for the pieces, of whichever node has them: this node answers from its files and keeps nothing in mind but until
-when it holds the set back from removal.
+when it holds the set back from removal. For a member the leader does so until its log has come as far as those of the
+others begin: with all pieces it has states to load, which may take long, and then asks for what came after the set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -22,6 +23,7 @@ from partitions.log.reading import DamagedBatch
 from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.links.links import Links
+from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
@@ -54,10 +56,14 @@ class SnapshotServing:
         damaged: Callable[[PartitionId, DamagedBatch], None],
         handed_up: Callable[[], int],
         hold_s: float = 0.0,
+        acknowledged: Callable[[NodeId], int | None] = lambda _: None,
+        short_of_room: Callable[[], bool] = lambda: False,
     ) -> None:
         """``damaged`` is told of a batch that cannot be read. ``handed_up``: up to which Raft index all is, here.
 
-        ``hold_s``: a set is held back from removal for so long, 0: as long as anybody asks for it.
+        ``hold_s``: a set is held back from removal for so long, 0: as long as anybody needs it. ``acknowledged``: how
+        far a member's log is; None: it is none, or this node does not lead. With ``short_of_room`` nothing is held
+        back for a member that asks no more: it may be gone for good, and nobody could write.
         """
         self._store = store
         self._logs = logs
@@ -68,6 +74,10 @@ class SnapshotServing:
         self._handed_up = handed_up
         self._offered: dict[NodeId, float] = {}
         self._leases: dict[GlobalLogIndex, float] = {}
+        self._given: dict[NodeId, GlobalLogIndex] = {}
+        """Which set other nodes have asked for last."""
+        self._acknowledged = acknowledged
+        self._short_of_room = short_of_room
         self._hold_s = hold_s
         self._held_since: dict[GlobalLogIndex, float] = {}
         """Sets that would have been removed by now, but for those who fetch them."""
@@ -83,17 +93,33 @@ class SnapshotServing:
         header = {"global_index": best.global_index, "raft_index": best.raft_index}
         self._links.send(peer, Kind.SNAPSHOT_OFFER, header)
 
-    def held_back(self) -> GlobalLogIndex | None:
-        """The oldest set that somebody fetches. Asked when older ones than the last but one are about to be removed."""
-        now, there = self._clock.monotonic(), [meta.global_index for meta in self._store.sets()]
+    def held_back(self) -> set[GlobalLogIndex]:
+        """The sets that somebody needs. Asked when older ones than the last but one are about to be removed."""
+        now, sets = self._clock.monotonic(), self._store.sets()
+        there = [meta.global_index for meta in sets]
         self._held_since = {g: since for g, since in self._held_since.items() if g in there}
         self._leases = {g: until for g, until in self._leases.items() if until > now}
-        for global_index in [g for g in self._leases if g in there[:-COMPACTED_TO]]:
+        needed = {*self._leases, *self._needed_by_members(sets)}
+        for global_index in [g for g in needed if g in there[:-COMPACTED_TO]]:
             self._held_since.setdefault(global_index, now)
             if self._is_overdue(global_index):
-                del self._leases[global_index]
+                needed.discard(global_index)
+                self._leases.pop(global_index, None)
+                self._given = {peer: g for peer, g in self._given.items() if g != global_index}
                 log.warning("snapshot_held_too_long", global_index=global_index, setting="snapshot.hold_ms")
-        return min(self._leases, default=None)
+        return needed
+
+    def _needed_by_members(self, sets: Sequence[SetMeta]) -> list[GlobalLogIndex]:
+        """By those whose logs have not come as far as this one is about to begin."""
+        there = {meta.global_index for meta in sets}
+        self._given = {peer: g for peer, g in self._given.items() if g in there}
+        if not self._given or len(sets) <= COMPACTED_TO or self._short_of_room():
+            return []
+        reached = {peer: self._acknowledged(peer) for peer in self._given}
+        for peer, index in reached.items():
+            if index is not None and index >= sets[-COMPACTED_TO].raft_index:
+                del self._given[peer]
+        return [g for peer, g in self._given.items() if reached[peer] is not None]
 
     def _is_overdue(self, global_index: GlobalLogIndex) -> bool:
         """Else whoever asks for it again and again would keep it, and all logs behind it, for ever."""
@@ -105,7 +131,7 @@ class SnapshotServing:
         if frame.kind is Kind.SNAPSHOT_WANTED:
             self.offer(peer)
             return
-        job = self._job(frame)
+        job = self._job(frame, peer)
         kind = Kind.SNAPSHOT_CHUNK if frame.kind is Kind.SNAPSHOT_FETCH else Kind.LOG_CHUNK
 
         def done(piece: Piece | None, error: BaseException | None) -> None:
@@ -135,13 +161,15 @@ class SnapshotServing:
         if isinstance(error, DamagedBatch):
             self._damaged(PartitionId(number(frame.header, "partition")), error)
 
-    def _job(self, frame: Frame) -> Callable[[], Piece]:
-        """The set, if it is here, is held back from now on for a while. Raises ProtocolError."""
+    def _job(self, frame: Frame, peer: NodeId | None = None) -> Callable[[], Piece]:
+        """The set, if it is here, is held back from now on for a while. Raises ProtocolError. ``peer``: if one asks."""
         of_file = frame.kind in (Kind.SNAPSHOT_FETCH, Kind.SNAPSHOT_READ)
         job = self._file_piece(frame) if of_file else self._log_piece(frame)
         global_index = GlobalLogIndex(number(frame.header, "global_index"))
         if any(meta.global_index == global_index for meta in self._store.sets()) and not self._is_overdue(global_index):
             self._leases[global_index] = self._clock.monotonic() + LEASE_S
+            if peer is not None:
+                self._given[peer] = global_index
         return job
 
     def _file_piece(self, frame: Frame) -> Callable[[], Piece]:
@@ -169,7 +197,7 @@ class SnapshotServing:
 
         def read() -> Piece:
             if store is None:
-                raise IndexCompacted(f"partition {partition} is not here", first=None)
+                raise IndexCompacted(f"partition {partition} is not here", first=0)
             durable = store.durable_index  # what is committed behind it may be on its way to the disk
             last = min(through, durable)
             try:

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "barrier": ("logboom.cli.waits", "barrier"),
     "watermarks": ("logboom.cli.waits", "watermarks"),
     "status": ("logboom.cli.operate", "status"),
+    "top": ("logboom.cli.top", "top"),
     "partitions": ("logboom.cli.partitions", "partitions"),
     "members": ("logboom.cli.members", "members"),
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
@@ -35,6 +36,7 @@ COMMANDS: Final = {
     "recover": ("logboom.cli.backup", "recover"),
     "verify": ("logboom.cli.offline", "verify"),
     "inspect": ("logboom.cli.offline", "inspect"),
+    "bench": ("logboom.cli.bench", "bench"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4

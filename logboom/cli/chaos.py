@@ -1,9 +1,10 @@
-"""``chaos sim``: whole clusters in one process, on a simulated clock, network and disk."""
+"""``chaos``: ``sim``, whole clusters on a simulated clock, network and disk; ``run``, real nodes that are killed."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 import click
@@ -12,7 +13,11 @@ from logboom.cli.node import server_module
 
 
 @click.group(
-    short_help="For those who work on logboom: the simulator.", epilog="Example:  logboom chaos sim --seeds 20"
+    short_help="Fault runs, for those who work on logboom.",
+    epilog="""\b
+Examples:
+  logboom chaos sim --seeds 20
+  logboom chaos run --seconds 60""",
 )
 def chaos() -> None:
     """Tests of a kind that a release must pass; for those who work on logboom, and those who want to see."""
@@ -64,3 +69,23 @@ def sim(
         summary_file=summary_file,
     )
     sys.exit(status)
+
+
+@chaos.command(
+    short_help="Kill and stop real nodes under load, then check.",
+    epilog="Example:  logboom chaos run --seconds 60 --seed 7",
+)
+@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(1, 86_400), help="Of faults.")
+@click.option("--seed", type=click.IntRange(0), help="Replays a run's schedule; else a new one.")
+@click.option("--keep", is_flag=True, help="Data and history stay when all is well, too.")
+@click.option(
+    "--dir", "directory", default=".chaos", show_default=True, type=click.Path(), help="Where data and history go."
+)
+def run(seconds: float, seed: int | None, keep: bool, directory: str) -> None:
+    """Real nodes of its own on this machine, under load: killed, stopped, cut off, replaced; then every check.
+
+    Exit status 1 if one of them failed, or the run did too little to prove anything; then data and history are kept.
+    What comes when is drawn from the seed; what the nodes make of it differs from run to run. It touches no cluster
+    but its own.
+    """
+    sys.exit(server_module("chaos.nemesis").run(seconds=seconds, seed=seed, keep=keep, directory=Path(directory)))

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from typing import IO, Any, Final, TypeVar
 
 import click
 
+from logboom.client import IN_CLEAR
 from logboom.commands import Value
 from logboom.config import PARTITIONS_MAX
 from logboom.errors import InvalidRequest
@@ -180,7 +182,9 @@ class Target:
 
     def connect(self) -> SyncClient:
         """A client; connects when it is first used. Raises InvalidRequest or ConfigError."""
-        client = SyncClient(self.endpoints, tls=self.tls_dir, token=self.token, timeout=self.timeout)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", IN_CLEAR)  # it has been said, in a line
+            client = SyncClient(self.endpoints, tls=self.tls_dir, token=self.token, timeout=self.timeout)
         if self.timeout > ALONE_S:
             timer = threading.Timer(ALONE_S, self._tell_if_alone, (weakref.ref(client),))
             timer.daemon = True  # who has ended is not waited for
@@ -206,13 +210,17 @@ def cluster_options(command: F) -> F:
                 endpoint.rpartition(":")[0].encode("idna")
             except UnicodeError:
                 raise click.UsageError(f"endpoint {endpoint!r}: no host has such a name") from None
+        if token and not tls_dir:
+            talk(f"logboom: {IN_CLEAR}")
         return command(target=Target(endpoints, tls_dir or None, token, timeout), **rest)
 
     wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
     wrapped.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
         click.option("--timeout", type=Duration(), default="30s", show_default=True, help="Deadline of each request."),
-        click.option("--token", type=TEXT, envvar="LOGBOOM_TOKEN", help="Sent to the node when connecting."),
+        click.option(
+            "--token", type=TEXT, envvar="LOGBOOM_TOKEN", help="Reserved: no node looks at it; use certificates."
+        ),
         click.option("--tls-dir", envvar="LOGBOOM_TLS_DIR", help="ca.pem, client.pem and client.key; LOGBOOM_TLS_DIR."),
         click.option("--endpoints", envvar="LOGBOOM_ENDPOINTS", help="host:port,host:port,...; LOGBOOM_ENDPOINTS."),
     ):

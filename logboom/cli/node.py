@@ -94,7 +94,7 @@ def server_module(name: str) -> Any:
 @click.option("--partitions", default=8, show_default=True, type=click.IntRange(1), help="How many to begin with.")
 @click.option("--state-machine", default="kv", show_default=True, help="Of all of them: kv, log, or one of your own.")
 @click.option("--tls", is_flag=True, help="Mutual TLS with a test authority made on the spot.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "jsonl"]), default="table", show_default=True)
 def local(
     nodes: int,
     directory: str | None,
@@ -113,7 +113,7 @@ def local(
     with LocalCluster(
         nodes=nodes, partitions=partitions, state_machine=state_machine, directory=directory, tls=tls, http=True
     ) as cluster:
-        if output == "json":
+        if output != "table":
             about = {
                 "endpoints": cluster.endpoints,
                 "directory": str(cluster.directory),

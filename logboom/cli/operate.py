@@ -46,11 +46,7 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
             {node: client.status(node=node, digests=digests)} if node else client.status_all(digests=digests)
         )
         cursors = [] if node else _cursors(client)
-    if all(isinstance(answer, LogboomError) for answer in answers.values()):
-        for answer in answers.values():
-            if isinstance(answer, PermissionDenied):
-                raise answer
-        raise Unavailable(f"no node answers: {'; '.join(map(str, answers.values()))}")
+    check_answered(answers)
     nodes = [_node_row(name, answer) for name, answer in answers.items()]
     marks = partition_rows(answers)
     sick = problems(answers)
@@ -70,12 +66,28 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
             nodes = [row | _values(answer) for row, answer in zip(nodes, answers.values(), strict=True)]
             about = {"healthy": not sick, "problems": sick, "nodes": nodes, "partitions": marks, "cursors": cursors}
             print_one({**about, "voids": void_rows(answers)}, output)
-    away = _away(answers)
-    if away and not sick:
-        talk(f"logboom: {', '.join(away)} cannot be reached; the others are a majority and go on without")
+    if story := minority(answers, sick):
+        talk(f"logboom: {story}")
     if sick:
         talk(f"logboom: unhealthy: {summed_up(sick)}")
         sys.exit(EXIT_UNHEALTHY)
+
+
+def check_answered(answers: Answers) -> None:
+    """Raises PermissionDenied or Unavailable if nobody does."""
+    if all(isinstance(answer, LogboomError) for answer in answers.values()):
+        for answer in answers.values():
+            if isinstance(answer, PermissionDenied):
+                raise answer
+        raise Unavailable(f"no node answers: {'; '.join(map(str, answers.values()))}")
+
+
+def minority(answers: Answers, sick: Sequence[str]) -> str:
+    """Who is away where that is no problem; empty: nobody, or it is one."""
+    away = _away(answers)
+    if sick or not away:
+        return ""
+    return f"{', '.join(away)} cannot be reached; the others are a majority and go on without"
 
 
 def _cursors(client: SyncClient) -> list[dict[str, Any]] | None:
@@ -91,8 +103,7 @@ def _cursors(client: SyncClient) -> list[dict[str, Any]] | None:
 
 def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
     if isinstance(answer, LogboomError):
-        role = "refuses us" if isinstance(answer, PermissionDenied) else "unreachable"
-        return {"node": name, "role": role, "error": answer.message}
+        return {"node": name, "role": absent(answer), "error": answer.message}
     return {
         "node": answer["node"],
         "role": answer["role"],
@@ -107,6 +118,11 @@ def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any
         "version": answer["version"],
         "lineage": lineage_shown(answer.get("lineage", "")),
     }
+
+
+def absent(error: LogboomError) -> str:
+    """In place of the role of a node that does not answer."""
+    return "refuses us" if isinstance(error, PermissionDenied) else "unreachable"
 
 
 def _values(answer: dict[str, Any] | LogboomError) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import ssl
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Self
@@ -44,6 +45,8 @@ Submittable = Command | Record
 SUBMITTABLE: Final = (*COMMANDS, Record)
 WAITS: Final = {str(level): level for level in (Level.COMMITTED, Level.DURABLE, Level.APPLIED)}
 PATIENCE_S_MAX: Final = 3600
+IN_CLEAR: Final = "the token goes over the wire in clear text, and no node looks at it: use certificates in its place"
+"""A warning of whoever gives one without TLS."""
 
 
 class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
@@ -57,8 +60,9 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
             await boom.get(3, b"k")
 
     ``timeout`` (seconds) is the default deadline of every call. ``tls`` is a directory as ``logboom certs``
-    writes it, or a context. ``admission_wait`` (seconds) is the default of every submit. ``max_in_flight_bytes``:
-    submits beyond it wait for earlier ones to be answered.
+    writes it, or a context. ``token`` is reserved: no node looks at it, what lets anybody in are certificates; without
+    TLS a warning says that it can be read on the way. ``admission_wait`` (seconds) is the default of every submit.
+    ``max_in_flight_bytes``: submits beyond it wait for earlier ones to be answered.
     ``rng``: all chance, the producer id too, comes from it. For tests: equal seeds would be one producer.
     A client belongs to the event loop that it is first used on. One that nobody closes leaves its connections open as
     long as anybody holds it, or anything that it gave, and something is under way.
@@ -84,6 +88,8 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
         self.producer_id = random_bytes(PRODUCER_ID_BYTES) if producer_id is None else checked_producer(producer_id)
         self.timeout = timeout
         self.admission_wait = admission_wait
+        if token and tls is None:
+            warnings.warn(IN_CLEAR, stacklevel=2)
         context = tls if tls is None or isinstance(tls, ssl.SSLContext) else renewed_client(os.fspath(tls))
         self._cluster = Cluster(endpoints, tls=context, token=token, rng=rng)
         self._reader = Reader(self._cluster)

@@ -38,7 +38,9 @@ what two that wait say together."""
 class Stream:
     """Of one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, roams: bool = False) -> None:
+        """``roams``: whoever follows it goes on at another node when it ends here."""
+        self.roams = roams
         self.items: deque[Frame | LogboomError] = deque()
         self.nbytes = 0
         self.filled = asyncio.Event()

@@ -11,6 +11,7 @@ from logboom.errors import (
     InvalidRequest,
     LogboomError,
     NotLeader,
+    PartitionPaused,
     UnknownOutcome,
 )
 
@@ -49,8 +50,13 @@ def seconds(given: Any, name: str = "timeout") -> float:
 
 
 def is_final(error: LogboomError, left_s: float) -> bool:
-    """A barrier's end. Not that of one whom the node has let wait no longer, with time left: it is asked again."""
-    return isinstance(error, BarrierTimeout) and (isinstance(error, BarrierBlocked) or left_s <= BARRIER_EARLY_S)
+    """An operator has to do something; or a barrier's end.
+
+    Not that of one whom the node has let wait no longer, with time left: it is asked again.
+    """
+    if isinstance(error, (BarrierBlocked, PartitionPaused)):
+        return True
+    return isinstance(error, BarrierTimeout) and left_s <= BARRIER_EARLY_S
 
 
 class Attempts:

@@ -199,7 +199,7 @@ class Cluster(Lookout):
         addresses = self.addresses()
         self._next = (self._next + 1) % len(addresses)
         chosen = addresses[self._next]
-        known, live = self._connections.get(chosen), self._live()
+        known, live = self._connections.get(chosen), self._led(self._live())
         if known in live:
             return known
         if live:
@@ -394,14 +394,17 @@ class Cluster(Lookout):
             )
 
     async def unknown(self, error: NoSuchPartition, *, refreshed: bool, deadline: float) -> LogboomError:
-        """What to make of it: a node may not have heard yet of a partition that was just created."""
+        """What to make of it: a node may not have heard yet of a partition that was just created. Who leads has."""
+
+        async def ask(node: NodeConnection) -> None:
+            await self.refresh_partitions(node, linearizable=True)
+
         if isinstance(error, PartitionDestroyed):
             return error
         if not refreshed:
             try:
-                async with asyncio.timeout_at(min(deadline, self.now + CONNECT_S)):
-                    await self.refresh_partitions(await self.leader())
-            except (LogboomError, TimeoutError):
+                await self.retry(self.leader, ask, deadline=min(deadline, self.now + CONNECT_S))
+            except LogboomError:
                 return error
         if error.fields.get("partition_id") not in [row[0] for row in self.partitions]:
             return error

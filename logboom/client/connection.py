@@ -253,14 +253,19 @@ class NodeConnection(asyncio.BufferedProtocol):
         finally:
             self.forget(request_id)
 
-    async def stream(self, kind: Kind, header: Mapping[str, Any], *, credit: int = 0) -> AsyncGenerator[Frame, None]:
-        """Frames of a streamed reply; with ``credit``, as many bytes are granted again as are consumed."""
+    async def stream(
+        self, kind: Kind, header: Mapping[str, Any], *, credit: int = 0, roams: bool = False
+    ) -> AsyncGenerator[Frame, None]:
+        """Frames of a streamed reply; with ``credit``, as many bytes are granted again as are consumed.
+
+        ``roams``: see Stream.
+        """
         if self.closed:
             raise Unavailable(f"the connection to {self.address} is closed", address=self.address)
         request_id = next(self._ids)
         frame = self._encoded(request_id, kind, header)
         self._expect()
-        stream = self._streams[request_id] = Stream()
+        stream = self._streams[request_id] = Stream(roams=roams)
         self._read_on()
         finished = False
         self._send(frame)
@@ -285,6 +290,19 @@ class NodeConnection(asyncio.BufferedProtocol):
     def has_streams(self) -> bool:
         """Somebody follows something over it, or reads."""
         return bool(self._streams)
+
+    @property
+    def has_roaming(self) -> bool:
+        """Of those some would go on elsewhere."""
+        return any(each.roams for each in self._streams.values())
+
+    def end_roaming(self, error: LogboomError) -> None:
+        """They end with it, here."""
+        for request_id, stream in self._streams.items():
+            if stream.roams:
+                stream.roams = False
+                stream.put(error)
+                self._send(encode(Kind.CANCEL, {}, request_id=request_id))
 
     def close(self, because: LogboomError | None = None) -> None:
         """Idempotent; what waits for an answer gets UnknownOutcome."""

@@ -7,8 +7,11 @@ own: the connections look whether they are alive once a second, and each may be 
 
 from __future__ import annotations
 
+import asyncio
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from logboom.client.connection import NodeConnection
@@ -24,6 +27,10 @@ LONE_S: Final = 5.0
 SOON_S: Final = 2.0
 """unless a connection was lost, or nobody answered: then it is within this."""
 SPREAD: Final = 997.0
+LED_S: Final = 5.0
+"""So often a node is asked over which somebody follows something whether it hears of a leader."""
+LEADERLESS_MS: Final = 2_000
+"""Then it is no election: others are asked whether somebody leads. What they know of it does not."""
 
 
 class Lookout(Known, Home):
@@ -37,6 +44,10 @@ class Lookout(Known, Home):
         self._down: dict[str, tuple[float, float]] = {}  # address: not before, pause
         self._look_at: float | None = None
         """When they are asked for again; None: no connection is a second old."""
+        self._led_at: dict[str, float] = {}
+        """By address: when a node is asked for its leader again."""
+        self._shunned: dict[str, float] = {}
+        """Until then: it hears of no leader, and another does."""
 
     def _beats(self) -> Callable[[NodeConnection], None]:
         """What a connection calls once a second; it keeps nothing alive."""
@@ -53,14 +64,21 @@ class Lookout(Known, Home):
         lost = [address for address, each in self._connections.items() if each.closed]
         for address in lost:
             del self._connections[address]
+            self._led_at.pop(address, None)
         if self._look_at is None:
             self._look_at = self.now + self._within(self._pause)
         if lost:
             self._look_at = min(self._look_at, self.now + self._within(SOON_S))
-        # Not over one of somebody's own, who may have stopped reading.
-        if self.now >= self._look_at and self._connections.get(connection.address) is connection:
+        if self._connections.get(connection.address) is not connection:
+            return  # it is somebody's own, who may have stopped reading
+        if self.now >= self._look_at:
             self._look_at = self.now + self._within(self._pause)
             connection.post(Kind.ADMIN, {"action": "members"}, (), self._told)
+        if connection.has_roaming and self.now >= self._led_at.setdefault(
+            connection.address, self.now + self._within(LED_S)
+        ):
+            self._led_at[connection.address] = self.now + self._within(LED_S)
+            connection.post(Kind.PING, {}, (), partial(self._told_of_leader, connection))
 
     @property
     def _pause(self) -> float:
@@ -84,6 +102,16 @@ class Lookout(Known, Home):
             self._removed |= set(said["removed"])
             self._leave_removed()
 
+    @abstractmethod
+    def addresses(self) -> list[str]:
+        """Where nodes are, as far as is known."""
+
+    @abstractmethod
+    def _open(self, address: str) -> asyncio.Task[NodeConnection]: ...
+
+    @abstractmethod
+    def _is_down(self, address: str) -> bool: ...
+
     def _leave_removed(self) -> None:
         """Whoever follows something there would wait for ever: it goes on at a member."""
         for each in list(self._connections.values()):
@@ -91,8 +119,42 @@ class Lookout(Known, Home):
                 self._down[each.address] = (self.now + LOOK_S, SOON_S)  # others are asked before it
                 each.close(Unavailable(f"{each.welcome['node']} is no member any more"))
 
+    # -- nodes that are cut off from the others, and not from here
+
+    def _told_of_leader(self, connection: NodeConnection, answer: Frame | LogboomError) -> None:
+        """Of one over which somebody follows something: what nobody leads it to does not come."""
+        if _leaderless_ms(answer) < LEADERLESS_MS:
+            return
+        self._led_at[connection.address] = self.now + self._within(SOON_S)
+        others = [each for each in self._connections.values() if not each.closed and each is not connection]
+        for each in others:
+            each.post(Kind.PING, {}, (), partial(self._told_elsewhere, connection))
+        for address in self.addresses():
+            if not self._is_down(address) and address not in self._connections:
+                self._open(address)  # it is asked with the next look
+
+    def _told_elsewhere(self, connection: NodeConnection, answer: Frame | LogboomError) -> None:
+        """Where nobody leads, a stream stays where it is."""
+        if _leaderless_ms(answer) == 0 and not connection.closed:
+            self._shunned[connection.address] = self.now + LOOK_S
+            story = f"{connection.welcome['node']} hears of no leader, and others do"
+            connection.end_roaming(Unavailable(story))
+
+    def _led(self, live: list[NodeConnection]) -> list[NodeConnection]:
+        """Those of them that others have not said more than, of late; all, if there is none."""
+        if not self._shunned:
+            return live
+        self._shunned = {each: until for each, until in self._shunned.items() if self.now < until}
+        return [each for each in live if each.address not in self._shunned] or live
+
     def _is_removed(self, connection: NodeConnection) -> bool:
         return connection.welcome.get("node") in self._removed
+
+
+def _leaderless_ms(answer: Frame | LogboomError) -> int:
+    """As a PONG says; -1: it does not, as of an earlier release."""
+    said = -1 if isinstance(answer, LogboomError) else answer.header.get("leaderless_ms", -1)
+    return said if type(said) is int else -1
 
 
 def addresses_of(said: dict[str, Any]) -> tuple[dict[str, str], list[int]]:

@@ -148,7 +148,9 @@ class Operations:
                 raise InvalidRequest("node= does not go with linearizable")
             marks, _ = await self._reader.watermarks(deadline=self._deadline(timeout), linearizable=True)
             if missing := [p for p in wanted or () if p not in marks]:
-                raise NoSuchPartition(f"partition {missing[0]} does not exist", partition_id=missing[0])
+                raise NoSuchPartition(
+                    f"partition {missing[0]} does not exist", partition_id=missing[0], partitions=len(marks)
+                )
             return [marks[p] for p in sorted(marks if wanted is None else wanted)]
         frame = await self._reader.ask_node(
             Kind.WATERMARKS,

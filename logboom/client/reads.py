@@ -16,13 +16,7 @@ from logboom.client.streams import close as close_now
 from logboom.commands import Value, unpack_numbers
 from logboom.errors import DeadlineExceeded, IncompatibleVersion, InvalidRequest
 from logboom.records import RecordBlock
-from logboom.types import (
-    GlobalLogIndex,
-    PartitionId,
-    PartitionLogIndex,
-    Token,
-    Watermark,
-)
+from logboom.types import GlobalLogIndex, PartitionId, Token, Watermark, watermark_of
 from logboom.wire import Frame, Kind
 
 __all__ = ("AtLeast", "LogBatch", "Reader", "block_of", "close_now", "decode_value", "watermark_of")
@@ -54,20 +48,6 @@ def block_of(frame: Frame, count: int) -> RecordBlock:
     """The record block in a frame's body."""
     middle = frame.header["metadata"]
     return RecordBlock.parse(count, frame.body[:middle], frame.body[middle : middle + frame.header["data"]])
-
-
-def watermark_of(row: Sequence[Any]) -> Watermark:
-    """A watermark row of the wire protocol."""
-    partition, log, durable, applied, snapshot, applied_global, state = row
-    return Watermark(
-        PartitionId(partition),
-        PartitionLogIndex(log),
-        PartitionLogIndex(durable),
-        PartitionLogIndex(applied),
-        PartitionLogIndex(snapshot),
-        GlobalLogIndex(applied_global),
-        state,
-    )
 
 
 class Reader(LogStreams):

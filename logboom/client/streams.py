@@ -221,7 +221,7 @@ class LogStreams:
         finally:
             await close(feed)
 
-    def tail_metadata(
+    async def tail_metadata(
         self,
         partition_id: int,
         *,
@@ -234,7 +234,13 @@ class LogStreams:
     ) -> AsyncGenerator[LogMetadata, None]:
         """The same without data."""
         fields = {**fields, "metadata_only": True}
-        return self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, TAIL_CREDIT, _metadata)
+        feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, TAIL_CREDIT, _metadata)
+        try:
+            async for batch in feed:
+                self.seen(batch.global_index)
+                yield batch
+        finally:
+            await close(feed)
 
     async def _feed(
         self,
@@ -257,7 +263,7 @@ class LogStreams:
                 if on_node is not None:
                     on_node(connection.address)
                 header = {"partition": partition_id, "credit": credit, **start.fields(), **fields}
-                frames = connection.stream(Kind.TAIL, header, credit=credit)
+                frames = connection.stream(Kind.TAIL, header, credit=credit, roams=node is None)
                 failures.begun()
                 try:
                     async for frame in frames:
@@ -314,9 +320,10 @@ class LogStreams:
             try:
                 connection = await nodes.connection()
                 if "log_scan" not in connection.welcome.get("features", ()):
-                    raise IncompatibleVersion(f"{connection.address} is of an older release and cannot scan the log")
+                    why = f"{connection.address} is of an older release and cannot scan the log"
+                    raise IncompatibleVersion(why, found=None, supported="log_scan")
                 asked = {**header, **start.fields(), "through_global": through}
-                frames = connection.stream(Kind.LOG_SCAN, asked, credit=credit)
+                frames = connection.stream(Kind.LOG_SCAN, asked, credit=credit, roams=node is None)
                 failures.begun()
                 count, last = 0, 0
                 try:

@@ -135,7 +135,7 @@ class Waits:
         marks: dict[int, Watermark] = {}
         said_by = ""
         patience = seconds(self.timeout if timeout is None else timeout)
-        frames = self._frames(Kind.WATCH, lambda: header, self._reader.at(node), patience=patience)
+        frames = self._frames(Kind.WATCH, lambda: header, self._reader.at(node), patience=patience, roams=node is None)
         try:
             async for frame in frames:
                 if frame.header["first"]:
@@ -235,6 +235,7 @@ class Waits:
         deadline: float | None = None,
         patience: float = 0.0,
         grace: float = 0.0,
+        roams: bool = False,
     ) -> AsyncGenerator[Frame, None]:
         """Of a streamed reply, at another node when one is lost. Without ``deadline`` each has ``patience``."""
         failed: LogboomError | None = None
@@ -242,7 +243,7 @@ class Waits:
         while True:
 
             async def begin(connection: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
-                stream = connection.stream(kind, header())
+                stream = connection.stream(kind, header(), roams=roams)
                 return await anext(stream, None), stream
 
             until = self._cluster.now + patience if deadline is None else deadline

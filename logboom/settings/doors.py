@@ -24,8 +24,14 @@ class NetSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     peer_send_buffer_bytes: int = 16 * MIB
     """The same between nodes."""
     connections_max: int = 4_096
-    """Client connections, also those that have only connected. One in eight of the process's descriptors (`ulimit -n`),
-    64 at least, is kept for files: beyond that no connection is taken on any port."""
+    """Client connections, also those that have only connected: where there is no room for one more, one of them is
+    cut. One in eight of the process's descriptors (`ulimit -n`), 64 at least, is kept for files: beyond that no
+    connection is taken on any port."""
+    connections_per_address: int = 0
+    """Client connections from one address (IPv6: from one network of 64 bits), 0: any number. Who comes through one
+    proxy shares an address."""
+    peer_connections_max: int = 1_024
+    """Connections to the port for other nodes. Each member has one, and the others are cut where there is no room."""
     request_ms_max: int = 600_000
     """Longest deadline of a request; longer ones are cut to it."""
     forward_bytes: int = 16 * MIB

@@ -51,7 +51,9 @@ class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     segment_bytes: int = 64 * MIB
     """A segment file is sealed at this size,"""
     segment_records: int = 16 * 1024 * 1024
-    """or at this many records."""
+    """or at this many records,"""
+    segment_ms: int = 604_800_000
+    """or, where `snapshot.retain_log_ms` is set, with what comes so long after its first record, 0: not for that."""
     batch_bytes_max: int = 4 * MIB
     """Largest batch; a request's share for one partition is one batch."""
     mixed_bytes_max: int = 16 * KIB
@@ -134,8 +136,9 @@ class SnapshotSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields
     bytes_per_s: int = 64 * MIB
     """How fast a snapshot is written, and fetched from another node."""
     hold_ms: int = 21_600_000
-    """A set that a node or a backup fetches is kept beyond its time, with all that follows it in the logs, but no
-    longer than this: then whoever fetches it begins with a newer one. 0: as long as anybody asks for it."""
+    """A set that a node or a backup fetches is kept beyond its time, with all that follows it in the logs, by the
+    leader also while that node loads it and catches up, but no longer than this: then whoever fetches it begins with a
+    newer one. 0: as long as anybody asks for it, or a member that has been given it is not back."""
     dump_stall_ms: int = 120_000
     """A snapshot is given up when a state machine's dump has given nothing for so long: a call of yours hangs. Until it
     returns, or its partition is destroyed, that node takes none of its own and keeps those of others. 0: never."""

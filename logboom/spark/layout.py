@@ -104,7 +104,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 def _existing(asked: tuple[int, ...] | None, machines: Mapping[int, str]) -> tuple[int, ...]:
     if not machines:
-        raise NoSuchPartition("there is no partition to write to: this cluster has none", partitions=0)
+        wanted = asked[0] if asked else None
+        text = "there is no partition to write to: this cluster has none"
+        raise NoSuchPartition(text, partition_id=wanted, partitions=0)
     if asked is None:
         return tuple(sorted(machines))
     missing = [p for p in asked if p not in machines]

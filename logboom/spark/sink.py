@@ -24,7 +24,14 @@ import numpy as np
 import pyarrow as pa
 
 from logboom.client import PATIENCE_S_MAX, Client
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, RecordTooLarge
+from logboom.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    LogboomError,
+    Overloaded,
+    PartitionPaused,
+    RecordTooLarge,
+)
 from logboom.records import RECORDS_MAX, RecordBlock, lengths_of
 from logboom.spark.encode import Columns, blocks, columns_of, concat, in_order
 from logboom.spark.layout import Layout
@@ -354,6 +361,8 @@ class _Run:
 
 def _is_late(error: BaseException | None) -> bool:
     """It was tried until its deadline."""
+    if isinstance(error, PartitionPaused):
+        return False  # at once: somebody has to resume it
     return isinstance(error, LogboomError) and (error.retryable or isinstance(error, DeadlineExceeded))
 
 

@@ -166,6 +166,8 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
                     f"partition {p} was read up to offset {following - 1}, and its log ends at {self._logged[p]}: the "
                     "checkpoint is of another cluster, or of one that was made anew; begin a new query, with a new "
                     "checkpoint",
+                    cluster=known.cluster,
+                    expected=self._here()[0],
                 )
 
     def _begin(self) -> StreamOffset:

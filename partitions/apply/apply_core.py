@@ -6,6 +6,7 @@ off the loop and tells ``Cursor`` what came of it.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,8 +20,11 @@ from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, Produc
 from partitions.apply.dedupe import Decision, Dedupe, Numbered
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
+from partitions.log.unread import NotRead
 from ports.invariant import invariant
 
+PASSING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE))
+"""Of a machine that lacks something: once there is room again its partitions go on, without a word from anybody."""
 RANGES_MAX: Final = 8
 """Batches that remove ranges of keys, applied in one transaction: each may change a thousand times what it says."""
 
@@ -59,6 +63,8 @@ class Cursor:
     """May apply up to here: committed, durable here, and stable where the mode asks for it."""
     state: WorkerState = WorkerState.RUNNING
     attempts: int = 0
+    gave_up: bool = False
+    """It is paused since all attempts failed, not because somebody wanted it."""
 
     @property
     def due(self) -> bool:
@@ -83,17 +89,22 @@ class Cursor:
         if self.state is WorkerState.RETRYING:
             self.state = WorkerState.RUNNING
 
-    def failed(self, *, damaged: bool, attempts_max: int) -> None:
-        """Retry for a while, then wait for an operator; damaged data is not retried, a pause is kept."""
+    def failed(self, *, damaged: bool, attempts_max: int | None) -> None:
+        """Retry so often (None: for ever), then wait for an operator; damaged data is not retried, a pause is kept."""
         self.attempts += 1
         if self.state is WorkerState.PAUSED:
             return
         if damaged:
             self.state = WorkerState.DAMAGED
-        elif self.attempts >= attempts_max:
-            self.state = WorkerState.PAUSED
+        elif attempts_max is not None and self.attempts >= attempts_max:
+            self.state, self.gave_up = WorkerState.PAUSED, True
         else:
             self.state = WorkerState.RETRYING
+
+
+def passes(error: BaseException | None) -> bool:
+    """No operator could do anything for the partition: what cannot be read is damaged before long, or is read."""
+    return isinstance(error, NotRead) or (isinstance(error, OSError) and error.errno in PASSING)
 
 
 @dataclass(frozen=True, slots=True)

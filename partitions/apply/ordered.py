@@ -20,20 +20,26 @@ class Ordered(NamedTuple):
 class OrderedParts:
     """Those of one producer, in the order of the log."""
 
-    __slots__ = ("_newest", "_parts", "_stop", "runs")
+    __slots__ = ("_high", "_low", "_newest", "_parts", "_stop", "runs")
 
     def __init__(self) -> None:
         self._parts: dict[PartitionLogIndex, Ordered] = {}
         self._newest = PartitionLogIndex(0)
         self._stop = -1
         """Where the newest ends; -1 when it is not there any more."""
+        self._low = self._high = 0
+        """All lie in between."""
         self.runs = 0
         """So many separate intervals they are at most: hardly ever more than one, however many parts there are."""
 
     def add(self, last_index: PartitionLogIndex, part: Ordered) -> None:
         """A batch that ends there."""
+        if not self._parts:
+            self._low, self._high = part.first, part.stop
         if part.first != self._stop:
             self.runs += 1
+            self._low = min(self._low, part.first)
+        self._high = max(self._high, part.stop)
         self._parts[last_index] = part
         self._newest, self._stop = last_index, part.stop
 
@@ -44,6 +50,10 @@ class OrderedParts:
             self._stop = -1
         if not self._parts:
             self.runs = 0  # while there are any, it is not worth looking at each
+
+    def may_have(self, first: int, stop: int) -> bool:
+        """Something of these sequences may be among them; if not, nothing is."""
+        return bool(self._parts) and first < self._high and self._low < stop
 
     def recount(self) -> None:
         """``runs`` as it is. Looks at each."""

@@ -19,7 +19,7 @@ from logboom.errors import CorruptData, Unavailable, traced
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
+from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState, passes
 from partitions.apply.apply_counts import Ages, ApplyCounts
 from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
@@ -151,6 +151,11 @@ class ApplyWorker:
         return self._closing
 
     @property
+    def is_paused(self) -> bool:
+        """It applies nothing until somebody resumes it: somebody wanted that, or it has failed too often."""
+        return self._cursor.state is WorkerState.PAUSED and not (self._closing or self.useless)
+
+    @property
     def idle(self) -> bool:
         """Nothing committed is left to apply: as far as the whole log is."""
         return self._cursor.applied.applied_index >= self.log.committed_index
@@ -279,6 +284,7 @@ class ApplyWorker:
     def resume(self) -> None:
         """Go on."""
         self._cursor.state, self._cursor.attempts, self._held = WorkerState.RUNNING, 0, False
+        self._cursor.gave_up = False
         if self._timer is not None:
             self._timer.cancel()
         self._checkpoints.save_when_due()
@@ -414,7 +420,8 @@ class ApplyWorker:
         self.counts.failures += 1
         self.last_error = repr(error)
         self.damage = error if isinstance(error, DamagedBatch) else None
-        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=self._settings.retry_attempts_max)
+        attempts_max = None if passes(error) else self._settings.retry_attempts_max
+        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=attempts_max)
         log.error(
             "apply_failed",
             partition=self.log.partition_id,

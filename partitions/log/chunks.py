@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from logboom.errors import CorruptData
@@ -11,6 +12,7 @@ from partitions.log.batch import HEADER_BYTES, Batch, is_batch, is_mixed, origin
 from partitions.log.committed import NOWHERE_SEGMENT, Committed, ref_at
 from partitions.log.files import OpenFiles
 from partitions.log.reading import DamagedBatch, SegmentRemoved
+from partitions.log.unread import Unread, apart
 from ports.disk import Advice
 
 NOT_IT = "is not the batch that the parent log committed"
@@ -70,6 +72,7 @@ class ChunkReader:
         committed: Committed,
         files: OpenFiles,
         *,
+        unread: Unread,
         damaged: Callable[[int, str], DamagedBatch],
         refuse_gap: Callable[[int], NoReturn],
     ) -> None:
@@ -77,6 +80,7 @@ class ChunkReader:
         self._refuse_gap = refuse_gap
         self._committed = committed
         self._files = files
+        self._unread = unread
         self._damaged = damaged
         self._known_older = 0, 0
         """A time, and the position behind what is older, as ``behind_older`` has found last."""
@@ -110,7 +114,7 @@ class ChunkReader:
             if segment == NOWHERE_SEGMENT:
                 self._refuse_gap(position)
             try:
-                raw = self._read(segment, offset, sum(lengths), cold=cold)
+                raw = self._read(position, segment, offset, lengths, cold=cold)
             except SegmentRemoved:
                 now = self._committed.columns
                 if now.place(now.at(position))[0] == segment:
@@ -118,6 +122,8 @@ class ChunkReader:
                 continue
             whole = at = 0
             for length in lengths:
+                if at == len(raw):
+                    break  # the next one cannot be read
                 digest = columns.digest(position + whole)
                 if not is_batch(raw[at : at + length], digest):
                     if not whole:  # else who reads on is told
@@ -128,15 +134,38 @@ class ChunkReader:
             last_index, global_indexes = columns.last[row + whole - 1], columns.global_index[row : row + whole]
             return Chunk(position, lengths[:whole], last_index, global_indexes, raw[:at])
 
-    def _read(self, segment: int, offset: int, length: int, *, cold: bool) -> memoryview:
-        with self._files.use(segment) as file:
-            raw = memoryview(file.read(offset=offset, length=length))
-            if (
-                cold
-            ):  # for others the system reads ahead by itself, and asking for what is in memory is work for nothing
+    def _read(self, position: int, segment: int, offset: int, lengths: Sequence[int], *, cold: bool) -> memoryview:
+        """Fewer of them, and at least the first, where one that follows cannot be read."""
+        length = sum(lengths)
+        if len(lengths) == 1:
+            raw = self._one(position, segment, offset, length)
+        else:
+            try:
+                raw = self._unread.read(self._files, segment, offset, length)
+            except OSError as error:
+                if not apart(error):
+                    raise
+                return self._apart(position, segment, offset, lengths)
+        if cold:  # for others the system reads ahead by itself, and asking for what is in memory is work for nothing
+            with self._files.use(segment) as file:
                 self._files.advise(file, Advice.SOON, offset=offset + length, length=AHEAD_BYTES)
                 self._files.advise(file, Advice.DONE, offset=offset, length=length)
-        return raw
+        return memoryview(raw)
+
+    def _apart(self, position: int, segment: int, offset: int, lengths: Sequence[int]) -> memoryview:
+        raws = list[bytes]()
+        for number, length in enumerate(lengths):
+            try:
+                raws.append(self._one(position + number, segment, offset, length))
+            except (OSError, DamagedBatch):
+                if not raws:
+                    raise
+                break  # whoever reads on is told
+            offset += length
+        return memoryview(b"".join(raws))
+
+    def _one(self, position: int, segment: int, offset: int, length: int) -> bytes:
+        return self._unread.read(self._files, segment, offset, length, partial(self._damaged, position))
 
     def place(self, position: int) -> Place | None:
         """Of the batch there; None: there is none yet. Raises IndexCompacted."""
@@ -190,8 +219,9 @@ class ChunkReader:
         row = columns.at(position)
         segment, offset, _ = columns.place(row)
         try:
-            with self._files.use(segment) as file:
-                header = parse_header(file.read(offset=offset, length=HEADER_BYTES))
+            header = parse_header(self._one(position, segment, offset, HEADER_BYTES))
+        except DamagedBatch:
+            raise
         except CorruptData as error:
             raise self._damaged(position, str(error)) from error
         except SegmentRemoved:

@@ -11,6 +11,7 @@ other threads. What they share is append-only arrays and immutable tuples.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef, Damage
 from partitions.log.tentative import Tentative
 from partitions.log.unwritten import Unwritten
+from ports.clock import Clock
 from ports.disk import Disk
 from ports.invariant import InvariantViolated, invariant
 
@@ -51,12 +53,14 @@ class PartitionLog(LogHoles):
         settings: LogSettings,
         mode: DurabilityMode,
         headers_only: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(
             disk=disk,
             directory=directory,
             files_max=settings.open_files_max,
             recent=RecentBatches(settings.recent_bytes, headers_only=headers_only),
+            clock=clock,
         )
         self.partition_id = partition_id
         self.mode = mode
@@ -91,10 +95,11 @@ class PartitionLog(LogHoles):
         mode: DurabilityMode,
         base: LogBase | None = None,
         headers_only: bool = False,
+        clock: Clock | None = None,
     ) -> PartitionLog:
         """Recover from disk (blocking). What lies above ``base`` (None: everything) is tentative until committed again.
 
-        ``headers_only``: its machine needs no records; see RecentBatches.
+        ``headers_only``: its machine needs no records; see RecentBatches. ``clock``: see Unread.
 
         Raises IncompatibleVersion or CorruptData for files that are not ours, and CorruptData when the places of
         what is committed up to ``base`` are not known.
@@ -107,6 +112,7 @@ class PartitionLog(LogHoles):
             settings=settings,
             mode=mode,
             headers_only=headers_only,
+            clock=clock,
         )
         log._recover(base or FROM_THE_BEGINNING)
         return log
@@ -123,7 +129,8 @@ class PartitionLog(LogHoles):
         self.committed_global_index = self.durable_global_index = base.global_index
         for ref in found.refs:
             self._hold(ref)
-        self._unwritten.begin(segment=found.tail_segment, offset=found.tail_offset, records=found.tail_records)
+        segment, offset, records = found.tail_segment, found.tail_offset, found.tail_records
+        self._unwritten.begin(segment=segment, offset=offset, records=records, began_ms=found.tail_ms)
         self._written_segment = found.tail_segment
 
     def found_last(self) -> list[bytes]:
@@ -361,6 +368,8 @@ class PartitionLog(LogHoles):
             keep_from_index,
             self.durable_index,
         )
+        if self._job is None:  # what one has written is noted when it is done
+            self._written_segment = max(self._written_segment, self.open_segment.ordinal)
         if ends:
             self._unwritten.end_segment(before_index=keep_from_index)
         gone = self._ended_before(keep_from_index)
@@ -369,6 +378,20 @@ class PartitionLog(LogHoles):
         names = {segment: self._names.pop(segment) for segment in gone}
         self._tentative.keep(self._names)
         return removal(self._disk, self._directory, names, self._reader.forget)
+
+    def sealing(self, keep_from_index: int) -> Callable[[], None] | None:
+        """A job for another thread, before ``compact`` with the same index: another segment begins, with nothing.
+
+        The newest can go then, though nobody writes. None: something in it stays, or is not written. The empty one
+        stays: by it a start knows which numbers of segments have been used. An OSError is final for this node.
+        """
+        if self._job is not None or self._unwritten.queued or self._unwritten.is_empty:
+            return None
+        newest, tips = self._unwritten.segment, self._tentative.segments_behind(self.committed_index)
+        if newest in tips or self._committed.newest_in(newest) >= keep_from_index:
+            return None
+        self._unwritten.begin_next(PartitionLogIndex(self.committed_index + 1))
+        return partial(self.open_segment.begin_next, self._unwritten.next_write)
 
     def shortening(self, keep_from_index: int) -> Callable[[], None] | None:
         """A job for another thread, before ``compact`` with the same index: else it copies what stays, on the loop.

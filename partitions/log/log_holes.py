@@ -16,14 +16,17 @@ from partitions.log.holes import CONCEDED_MAX, NEVER, Hole
 from partitions.log.log_reading import LogReading
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef
+from ports.clock import Clock
 from ports.disk import Disk
 
 
 class LogHoles(LogReading):
     """A part of ``PartitionLog``."""
 
-    def __init__(self, *, disk: Disk, directory: Path, files_max: int, recent: RecentBatches) -> None:
-        super().__init__(disk=disk, directory=directory, files_max=files_max, recent=recent)
+    def __init__(
+        self, *, disk: Disk, directory: Path, files_max: int, recent: RecentBatches, clock: Clock | None
+    ) -> None:
+        super().__init__(disk=disk, directory=directory, files_max=files_max, recent=recent, clock=clock)
         self.durable_global_index = GlobalLogIndex(0)
         """Global index of the last batch of the durable prefix."""
         self.committed_index = PartitionLogIndex(0)

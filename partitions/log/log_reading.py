@@ -11,6 +11,8 @@ from partitions.log.holes import refuse_gap
 from partitions.log.reading import CommittedBatch, LogReader, RawBatch, SegmentRemoved
 from partitions.log.recent import RecentBatches
 from partitions.log.scrub import scrub_batches
+from partitions.log.unread import Unread
+from ports.clock import Clock
 from ports.disk import Disk, File
 from ports.scrub import Pieces
 
@@ -20,7 +22,9 @@ class LogReading:
 
     partition_id: PartitionId
 
-    def __init__(self, *, disk: Disk, directory: Path, files_max: int, recent: RecentBatches) -> None:
+    def __init__(
+        self, *, disk: Disk, directory: Path, files_max: int, recent: RecentBatches, clock: Clock | None
+    ) -> None:
         self.durable_index = PartitionLogIndex(0)
         """Contiguous committed prefix on stable storage."""
         self.committed_global_index = GlobalLogIndex(0)
@@ -31,16 +35,19 @@ class LogReading:
         self._names: dict[int, str] = {}
         """Segment files by ordinal."""
         self._committed = Committed()
+        unread = Unread(clock)
         self._reader = LogReader(
             self._committed,
             path_of=self._path,
             open_file=self._open_for_reading,
             files_max=files_max,
+            unread=unread,
             refuse_gap=lambda position: refuse_gap(self.partition_id, self._committed, position),
         )
         self.chunks = ChunkReader(
             self._committed,
             self._reader.files,
+            unread=unread,
             damaged=damaged_at(self._committed, self._path),
             refuse_gap=lambda position: refuse_gap(self.partition_id, self._committed, position),
         )
@@ -83,7 +90,8 @@ class LogReading:
         counts as one for each; the last few may exceed it.
 
         Reads only what has been written; what is in ``recent`` is taken from there. Every batch is checked
-        against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset. Blocking.
+        against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset; NotRead
+        where the disk cannot read the next one. Blocking.
         """
         return self._reader.read_committed(
             after_index=after_index,

@@ -125,6 +125,11 @@ class OpenSegment:
         """The batches in it."""
         return self._refs
 
+    @property
+    def ordinal(self) -> int:
+        """Those before it are sealed; 0: there is none. Changed by jobs."""
+        return self._ordinal
+
     def reopen(self, file: File, refs: list[BatchRef], *, ordinal: int, end: int, proven: int = 0) -> int:
         """Go on with a file that was found; ``end`` 0: its header was never written. Returns where to write next.
 
@@ -182,6 +187,12 @@ class OpenSegment:
         """All that was written before is synced, too, with ``sync``. An OSError is final for this node."""
         with self._lock:
             self._guarded(lambda: self._write(writes, sync=sync))
+
+    def begin_next(self, write: Write) -> None:
+        """The one before is sealed though nothing is written; unless that has been done. An OSError is final."""
+        with self._lock:
+            if self._ordinal < write.segment:
+                self._guarded(lambda: self._roll(write, 0))
 
     def settle(self) -> None:
         """What was written up to now is synced, and indexed: a start need not scan it. An OSError is final."""
@@ -250,7 +261,8 @@ class OpenSegment:
             self._file.close()
         self._file = self._disk.open(self._directory / segment_name(write.first_index, write.segment), create=True)
         self._end = self._allocated = 0
-        self._reserve(SEGMENT_HEADER_BYTES + nbytes)
+        if nbytes:
+            self._reserve(SEGMENT_HEADER_BYTES + nbytes)
         header = pack_segment_header(self._partition_id, ordinal=write.segment, first_index=write.first_index)
         self._file.write([header], offset=0)
         self._file.sync()

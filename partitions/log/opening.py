@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.log.batch import HEADER_BYTES, parse_header
 from partitions.log.committed import NOWHERE_SEGMENT, Columns
 from partitions.log.compaction import orphans
 from partitions.log.open_segment import OpenSegment
 from partitions.log.places import PLACES, decode_places, pieces_of
 from partitions.log.segment import BatchRef, Damage, load, segment_names
-from ports.disk import Disk
+from ports.disk import Disk, File
 
 
 class LogBase(NamedTuple):
@@ -43,6 +44,8 @@ class Opened:
     tail_segment: int = 0
     tail_offset: int = 0
     tail_records: int = 0
+    tail_ms: int = 0
+    """When the first batch in it was made; 0: there is none, or it cannot be read."""
 
 
 def open_segments(
@@ -59,6 +62,7 @@ def open_segments(
         opened.refs += [ref for ref in found.refs if ref.last_index > above]
         if file is not None:
             opened.tail_segment = ordinal
+            opened.tail_ms = _made_ms(file, found.refs)
             opened.tail_records = sum(r.last_index - r.first_index + 1 for r in found.refs)
             opened.tail_offset = open_segment.reopen(
                 file, found.refs, ordinal=ordinal, end=found.end, proven=found.proven
@@ -66,6 +70,13 @@ def open_segments(
     for name in orphans(disk.list(directory)):
         disk.remove(directory / name)
     return opened
+
+
+def _made_ms(file: File, refs: list[BatchRef]) -> int:
+    try:
+        return parse_header(file.read(offset=refs[0].offset, length=HEADER_BYTES)).timestamp_ms if refs else 0
+    except CorruptData:  # an index named it; whoever reads it is told
+        return 0
 
 
 def begin_places(disk: Disk, directory: Path, partition_id: PartitionId, base: LogBase) -> None:

@@ -15,6 +15,7 @@ from partitions.log.committed import Committed
 from partitions.log.files import OpenFiles
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef
+from partitions.log.unread import NotRead, Unread, apart
 from ports.disk import File
 
 HEADERS_APART_BYTES = 4096
@@ -82,11 +83,13 @@ class LogReader:
         path_of: Callable[[int], Path],
         open_file: Callable[[int], File],
         files_max: int,
+        unread: Unread,
         refuse_gap: Callable[[int], NoReturn],
     ) -> None:
         """``refuse_gap``: the batch at this position is nowhere; it raises why."""
         self._committed = committed
         self._refuse_gap = refuse_gap
+        self._unread = unread
         self._path_of = path_of
         self.files = OpenFiles(open_file, files_max=files_max)
         """Shared by all that read here."""
@@ -139,12 +142,16 @@ class LogReader:
                 if committed.ref(position).segment == gone.segment:  # or it has been removed: IndexCompacted
                     raise
                 continue
+            except NotRead:
+                if not batches:
+                    raise
+                break  # whoever goes on from there is told
             batches += found
-            position += run
+            position += len(found)
             left -= sum(len(batch.origins) or 1 for batch in found)
             most *= 1 if any(batch.origins for batch in found) else RUN_GROWTH
             room -= sum(batch.header.nbytes for batch in found)
-            if room <= 0:
+            if room <= 0 or len(found) < run:
                 break
         return batches
 
@@ -177,9 +184,10 @@ class LogReader:
         return CommittedBatch(batch.header, self._committed.global_index(position), records, batch.origins)
 
     def _read_run(self, position: int, count: int, *, headers_only: bool) -> list[CommittedBatch]:
+        """Fewer, and at least one, where one that follows cannot be read."""
         refs = [self._committed.ref(p) for p in range(position, position + count)]
         batches = []
-        for number, (ref, view) in enumerate(zip(refs, self._views(refs, headers_only=headers_only), strict=True)):
+        for number, (ref, view) in enumerate(zip(refs, self._views(refs, headers_only=headers_only), strict=False)):
             try:
                 batch = None if headers_only else parse_batch(view)
                 header = parse_header(view) if batch is None else batch.header
@@ -197,12 +205,28 @@ class LogReader:
         return batches
 
     def _views(self, refs: list[BatchRef], *, headers_only: bool) -> list[memoryview]:
+        """Of the first few, and at least one, where one that follows cannot be read."""
         start, end = refs[0].offset, refs[-1].offset + refs[-1].length
-        with self.files.use(refs[0].segment) as file:
-            if headers_only and end - start > HEADERS_APART_BYTES * len(refs):
-                return [memoryview(file.read(offset=r.offset, length=HEADER_BYTES)) for r in refs]
-            whole = memoryview(file.read(offset=start, length=end - start))
+        if len(refs) == 1 or (headers_only and end - start > HEADERS_APART_BYTES * len(refs)):
+            return self._apart(refs, headers_only=headers_only)
+        try:
+            whole = memoryview(self._unread.read(self.files, refs[0].segment, start, end - start))
+        except OSError as error:
+            if not apart(error):
+                raise
+            return self._apart(refs, headers_only=headers_only)
         return [whole[r.offset - start : r.offset - start + r.length] for r in refs]
+
+    def _apart(self, refs: list[BatchRef], *, headers_only: bool) -> list[memoryview]:
+        views = list[memoryview]()
+        for ref in refs:
+            try:
+                views.append(memoryview(self._bytes(ref, HEADER_BYTES if headers_only else ref.length)))
+            except OSError:
+                if not views:
+                    raise
+                break  # whoever goes on from there is told
+        return views
 
     def read(self, ref: BatchRef) -> bytes:
         """One batch, raw. Raises DamagedBatch, or IndexCompacted when it has just been removed."""
@@ -213,8 +237,7 @@ class LogReader:
             raise IndexCompacted(f"records before {first} have been removed", first=first) from error
 
     def _read(self, ref: BatchRef) -> bytes:
-        with self.files.use(ref.segment) as file:
-            raw = file.read(offset=ref.offset, length=ref.length)
+        raw = self._bytes(ref, ref.length)
         try:
             found = parse_batch(raw)
         except CorruptData as error:
@@ -222,6 +245,9 @@ class LogReader:
         if found.digest != ref.digest:
             raise self._damaged(ref, "is another batch")
         return raw
+
+    def _bytes(self, ref: BatchRef, length: int) -> bytes:
+        return self._unread.read(self.files, ref.segment, ref.offset, length, lambda why: self._damaged(ref, why))
 
     def _damaged(self, ref: BatchRef, why: str) -> DamagedBatch:
         return damaged_batch(ref, str(self._path_of(ref.segment)), why)

@@ -81,6 +81,11 @@ def segment_name(first_index: int, ordinal: int) -> str:
     return f"{first_index:020d}-{ordinal:08d}.log"
 
 
+def segment_first(name: str) -> PartitionLogIndex:
+    """Inverse, for the index that it began with."""
+    return PartitionLogIndex(int(name[:20]))
+
+
 def segment_ordinal(name: str) -> int:
     """Inverse, for the part that numbers segments in the order in which they were made."""
     return int(name[21:].partition(".")[0])
@@ -168,10 +173,12 @@ def _batch_at(
 
 
 def _next_batch(raw: bytes, view: memoryview, offset: int, ordinal: int, partition_id: PartitionId) -> BatchRef | None:
-    behind = _behind(view, offset)
-    if behind is not None and (ref := _batch_at(view, behind, ordinal, partition_id, searched=True)) is not None:
-        return ref  # and none that some record within the damaged one is
-    at = raw.find(MAGIC, offset + 1)
+    at = offset
+    while (behind := _behind(view, at, partition_id)) is not None:  # within it are records, be they what they may
+        if (ref := _batch_at(view, behind, ordinal, partition_id, searched=True)) is not None:
+            return ref
+        at = behind
+    at = raw.find(MAGIC, at + 1)
     while at >= 0:
         ref = _batch_at(view, at, ordinal, partition_id, searched=True)
         if ref is not None:
@@ -180,12 +187,13 @@ def _next_batch(raw: bytes, view: memoryview, offset: int, ordinal: int, partiti
     return None
 
 
-def _behind(view: memoryview, offset: int) -> int | None:
-    """Where a batch ends whose header is whole."""
+def _behind(view: memoryview, offset: int, partition_id: PartitionId) -> int | None:
+    """Where a batch of ours ends whose header is whole."""
     try:
-        return offset + parse_header(view[offset : offset + HEADER_BYTES]).nbytes
+        header = parse_header(view[offset : offset + HEADER_BYTES])
     except LogboomError:
         return None
+    return offset + header.nbytes if header.partition_id == partition_id else None
 
 
 def pack_index(refs: Sequence[BatchRef], *, ordinal: int, end: int, whole: bool = True) -> bytes:

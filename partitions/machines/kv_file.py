@@ -11,7 +11,8 @@ import errno
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import concat
 from pathlib import Path
@@ -161,8 +162,11 @@ class KvFile:
         try:
             with _no_nonsense(self._directory):
                 act(txn)
-        except BaseException:
+        except BaseException as error:
             txn.abort()
+            # A transaction of many pages is written to the disk before its end.
+            if isinstance(error, lmdb.Error) and _number(error, REFUSALS) is not None:
+                raise _disk_error(error, self._directory) from error
             raise
         try:
             txn.commit()
@@ -326,12 +330,17 @@ def _unseal(key: Any, raw: Any, directory: Path) -> bytes:
 
 def _system_error(error: lmdb.Error, directory: Path) -> OSError | None:
     """What the system or the disk refuses while a state is opened, or first made: no damage. None: something else."""
-    number = next((n for n in (*NO_ROOM, *REFUSALS) if os.strerror(n) in str(error)), None)
+    number = _number(error, (*NO_ROOM, *REFUSALS))
     if number is None:
         return None
-    if number == errno.EIO:
+    if number in REFUSALS:
         return _disk_error(error, directory)
     return _refused(number, f"LMDB: {error}", directory)
+
+
+def _number(error: lmdb.Error, of: Iterable[int]) -> int | None:
+    """What the system said, of these, as far as LMDB passes it on."""
+    return next((number for number in of if os.strerror(number) in str(error)), None)
 
 
 def _refused(number: int, what: str, directory: Path) -> OSError:
@@ -339,7 +348,20 @@ def _refused(number: int, what: str, directory: Path) -> OSError:
 
 
 def _disk_error(error: lmdb.Error, directory: Path) -> OSError:
-    """What has befallen the disk. LMDB says EIO for a short write, which is how a full disk shows."""
+    """What has befallen the disk. LMDB says EIO for a short write, which is how a full disk, or quota, shows."""
+    number = _number(error, REFUSALS) or errno.EIO
+    if number == errno.EIO:
+        number = _no_room(directory) or number
+    return OSError(number, f"{os.strerror(number)} (LMDB: {error})", str(directory))
+
+
+def _no_room(directory: Path) -> int | None:
+    """What the system says to whoever wants a little more room there; None: it has that, or says nothing of room."""
     if shutil.disk_usage(directory).free < FULL_BYTES:
-        return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (LMDB: {error})", str(directory))
-    return OSError(errno.EIO, f"LMDB: {error}", str(directory))
+        return errno.ENOSPC
+    try:  # a quota leaves the disk with as much as it has
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, FULL_BYTES)
+    except OSError as error:
+        return error.errno if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    return None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from logboom.types import NodeId
 from raftlog.engine.messages import Message
 from raftlog.engine.quorums import Quorums
 from raftlog.engine.stock import CANDIDATE, FOLLOWER, Given, Peer
+
+GIVE_WAY: Final = 2
+"""Times the longest that others wait before they stand for election."""
 
 
 class Elections(Quorums):
@@ -28,6 +33,7 @@ class Elections(Quorums):
         self._excused = False
         """It was late itself once since it has heard a leader, or led: that is taken for an excuse no second time."""
         self._next_look = -1e9
+        self._gives_way_until = -1e9
         self.pre_votes_asked = 0
         self.elections = 0
         """Times that this node stood for election, since the start."""
@@ -73,6 +79,17 @@ class Elections(Quorums):
         if not self._voters:
             self.won += 1
             self._SyncObj__onBecomeLeader()
+
+    def give_way(self) -> None:
+        """Let others lead for a while, where they are a majority without this node.
+
+        An entry that is not committed names a batch that nobody has. Others drop it. This node, which has it, would
+        have it committed, and its partition lost for it.
+        """
+        if len(self._voters) > 1 and not self.is_leader:
+            longest = self.settings.election_max_ms / 1000 * self.patience.stretch
+            self._gives_way_until = self.clock.monotonic() + GIVE_WAY * longest
+            self._set("raftElectionDeadline", max(self._SyncObj__raftElectionDeadline, self._gives_way_until))
 
     def _ask_all(self, message: Message) -> None:
         for node in self._voters:
@@ -123,7 +140,7 @@ class Elections(Quorums):
             earliest = self.clock.monotonic() + stand_back
             self._set("raftElectionDeadline", max(self._SyncObj__raftElectionDeadline, earliest))
             self._SyncObj__transport.send(node, {"type": "pre_vote_ok", "term": message["term"]})
-        elif not self._leader_is_alive():
+        elif not self._leader_is_alive() and self.clock.monotonic() >= self._gives_way_until:
             # Whoever is behind us will not win: do not let the time pass that he would need to see it. Where there are
             # several of us, not all at once.
             ahead = self.settings.election_min_ms / 1000 * (0.25 * self.rng.random() if len(self._voters) > 2 else 0.0)

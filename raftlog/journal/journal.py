@@ -105,6 +105,8 @@ class Journal:
     """Of batches that may be missing from their logs after a power loss."""
     found_sequence: int = 0
     """Of the last record that was found at start: whatever was said before rests on records up to there."""
+    mended: CorruptData | None = None
+    """What was damaged at start, and did not matter."""
     synced_sequence: int = 0
     """Of the last record that is on the disk. It only grows, over starts, too (docs/decisions/0034)."""
     _pending: list[Pending] = field(default_factory=list)
@@ -149,7 +151,7 @@ class Journal:
         journal.floor = max(floor, journal.base.index)
         journal.durable_index = journal.entries[-1][1]
         journal.redo_bytes, journal._redo = found.redo_bytes, found.redo
-        journal._next_sequence = found.sequence
+        journal._next_sequence, journal.mended = found.sequence, found.mended
         journal.found_sequence = journal.synced_sequence = found.sequence - 1
         invariant(journal.floor <= journal.durable_index, "journal ends below its acknowledged floor")
         return journal

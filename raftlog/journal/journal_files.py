@@ -16,6 +16,7 @@ from typing import Final
 from logboom.errors import CorruptData, IncompatibleVersion
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated
+from ports.scrub import unreadable_is_damage
 from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import BEGINNING, Base, BaseRecord, HardState
@@ -190,8 +191,10 @@ class JournalFiles:
                 return
             if not each.redo:
                 continue
-            raw = self.disk.read_file(each.path)
+            raw = b""
             try:
+                with unreadable_is_damage():
+                    raw = self.disk.read_file(each.path)
                 header = codec.check_segment_header(raw, cluster=self.cluster, path=str(each.path))
                 records, _ = codec.scan(memoryview(raw), header)
             except (CorruptData, IncompatibleVersion):

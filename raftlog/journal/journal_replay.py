@@ -12,7 +12,7 @@ from raftlog.entries.entry import KIND_NOOP
 from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import HardState
-from raftlog.journal.journal_codec import Kind
+from raftlog.journal.journal_codec import AnotherClusters, Kind
 from raftlog.journal.journal_files import BASE, BROKEN, NAME, NEWEST, JournalFiles, Tail, leftovers, name_of
 
 Entry = tuple[bytes, int, int]
@@ -36,6 +36,8 @@ class Replay:
     """Of the next record."""
     first: int = 1
     """Of the first record of the file that was read last."""
+    mended: CorruptData | None = None
+    """What was damaged, and is written anew."""
 
     def run(self) -> None:
         """Leaves ``files`` ready to be written. Raises CorruptData (damage, no torn tail) or IncompatibleVersion."""
@@ -82,11 +84,37 @@ class Replay:
         files, path = self.files, self.files.directory / NEWEST
         if not files.disk.exists(path):
             return  # of an older release
-        files.newest = journal_newest.decode(files.disk.read_file(path), cluster=files.cluster, path=str(path))
+        raw = files.disk.read_file(path)
+        try:
+            files.newest = journal_newest.decode(raw, cluster=files.cluster, path=str(path))
+        except CorruptData as error:
+            # Rotten alone it is no reason to give up votes: it is written anew, as one that is missing. Empty, it may
+            # be what a disk that loses what it said was synced has left, and that may have lost the last file, too.
+            lost = not raw.strip(b"\0")
+            if isinstance(error, AnotherClusters) or lost or not self._is_begun(names):
+                raise
+            self.mended = error
+            return
         newest = name_of(files.newest)
         # Behind the base, or else an older release has gone on, which knows nothing of it, and has compacted.
         if files.newest >= files.record.first_sequence and newest not in names:
             raise CorruptData(f"{files.directory / newest}: the newest journal segment is missing", path=str(path))
+
+    def _is_begun(self, names: list[str]) -> bool:
+        """There are files, and the last one has its header."""
+        if not names:
+            return False
+        path = self.files.directory / names[-1]
+        file = self.files.disk.open(path, readonly=True)
+        try:
+            raw = file.read(offset=0, length=codec.SEGMENT_HEADER.size)
+        finally:
+            file.close()
+        try:
+            codec.check_segment_header(raw, cluster=self.files.cluster, path=str(path))
+        except CorruptData:
+            return False
+        return True
 
     def _load(self, path: Path, *, last: bool) -> None:
         file = self.files.disk.open(path)

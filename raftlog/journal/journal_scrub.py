@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from logboom.errors import CorruptData, IncompatibleVersion
 from ports.scrub import PIECE_BYTES, UNREADABLE, Piece, Pieces, twice
 from raftlog.journal import journal_base, journal_newest
@@ -19,16 +22,24 @@ def scrub_journal(files: JournalFiles) -> Pieces:
     """
     for name, decode in ((BASE, journal_base.decode), (NEWEST, journal_newest.decode)):
         path = files.directory / name
-        if not files.disk.exists(path):
-            continue
-        raw = files.disk.read_file(path)
-        try:
-            decode(raw, cluster=files.cluster, path=str(path))
-            yield Piece(len(raw))
-        except (CorruptData, IncompatibleVersion) as error:
-            yield Piece(len(raw), CorruptData(str(error), path=str(path), offset=0))
+        if files.disk.exists(path):
+            yield from _scrub_small(files, path, decode)
     for each in list(files.sealed):
         yield from _scrub(files, each)
+
+
+def _scrub_small(files: JournalFiles, path: Path, decode: Callable[..., object]) -> Pieces:
+    def read() -> Pieces:
+        raw = files.disk.read_file(path)
+        yield Piece(len(raw))
+        decode(raw, cluster=files.cluster, path=str(path))
+
+    try:
+        yield from twice(read)
+    except (CorruptData, IncompatibleVersion, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in UNREADABLE:
+            raise
+        yield Piece(0, CorruptData(str(error), path=str(path), offset=0))
 
 
 def _scrub(files: JournalFiles, sealed: Sealed) -> Pieces:

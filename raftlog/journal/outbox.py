@@ -309,7 +309,7 @@ class GroupSync:
             released, self._jobs, self._releasing = self._releasing, [*carried], []
             _release(released)
             _run(carried)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: as what a thread says of its share
             self._share_done(None, error)
         else:
             self._share_done(None, None)

@@ -70,7 +70,7 @@ class Dialling:
         self._tls = tls
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self.unreached: set[NodeId] = set()
-        """Members that nobody answered for at their address, the last time: they may be elsewhere by now, and call."""
+        """Members that nobody was found as at their address, the last time: they may be elsewhere by now, and call."""
 
     def begin(self, addresses: Mapping[NodeId, str]) -> None:
         """Call whoever is not called yet."""
@@ -129,11 +129,14 @@ class Dialling:
 
     async def _call(self, peer: NodeId, address: str, link: Link) -> None:
         try:
-            await self._network.dial(address, link, limits=self._limits, tls=self._tls)
-        except (OSError, TimeoutError):
-            self.unreached.add(peer)
+            await self._meet(address, link)
+        except Exception:
+            self.unreached.add(peer)  # whoever answers there may be somebody else
             raise
         self.unreached.discard(peer)
+
+    async def _meet(self, address: str, link: Link) -> None:
+        await self._network.dial(address, link, limits=self._limits, tls=self._tls)
         async with asyncio.timeout(self._limits.handshake_s):
             await link.settled.wait()
         if link.peer is None:

@@ -35,6 +35,8 @@ CHUNK_ROUTES: Final = 256
 
 _Out = tuple[Kind, dict[str, Any], list[Buffer]]
 """A frame."""
+_Read = tuple[list[tuple[int, bytes]], int, Exception | None]
+"""Payload with the entry it is of, the last entry that is whole, and what kept the next one from being read."""
 
 
 @dataclass(slots=True)
@@ -158,12 +160,12 @@ class Feeds:
                 self._pump(peer, feed, term=term, settled=settled)
 
     def _pump(self, peer: NodeId, feed: _Feed, *, term: int, settled: bool) -> None:
-        routes: list[Route] = []
+        routes: list[tuple[int, Route]] = []
         room, index = CHUNK_BYTES, feed.cursor
         while index < self._journal.last_index and room > 0 and len(routes) < CHUNK_ROUTES:
             index += 1
             for route in unpack_routes(self._journal.entry(index)[0]):
-                routes.append(route)
+                routes.append((index, route))
                 room -= self._payloads.size(route)
         if index == feed.cursor:
             if settled:
@@ -171,32 +173,41 @@ class Feeds:
                 self._look()
             return
         epoch, feed.reading = feed.epoch, True
-        lost = [route for route in routes if self._payloads.is_hole(route)]
+        lost = [(at, route) for at, route in routes if self._payloads.is_hole(route)]
 
-        def read() -> list[bytes]:
-            return [self._payloads.read(route) for route in routes if route not in lost]
-
-        def done(raws: list[bytes] | None, error: BaseException | None) -> None:
+        def done(found: _Read | None, error: BaseException | None) -> None:
             if feed.epoch != epoch:
                 return
             feed.reading = False
-            if raws is None:
-                # What was removed meanwhile lies below the journal's new base: the feed halts.
-                if not isinstance(error, (CorruptData, OSError, *REMOVED)):
-                    raise error or RuntimeError("reading payload failed")
-                # Tried again with the next turn. A copy that is damaged goes to the follower when we have it back.
-                self._links.seldom.say(log.error, "catch_up_read_failed", peer=peer, error=str(error))
-                if isinstance(error, DamagedPayload):
-                    self._damaged(error.route)
+            if found is None:
+                raise error or RuntimeError("reading payload failed")
+            raws, upto, failure = found
+            if failure is not None:
+                # Tried again with the next turn. What was removed meanwhile lies below the journal's new base: the feed
+                # halts. A copy that is damaged goes to the follower when we have it back.
+                self._links.seldom.say(log.error, "catch_up_read_failed", peer=peer, error=str(failure))
+                if isinstance(failure, DamagedPayload):
+                    self._damaged(failure.route)
+            if upto == feed.cursor:
                 return
-            for at in range(0, len(lost), LACKS_MAX):
-                rows = [(route, Lack.LOST) for route in lost[at : at + LACKS_MAX]]
-                feed.rest.append((Kind.FETCHED, pack(rows, term=term), []))
-            feed.rest.extend((Kind.PAYLOAD, {"term": term}, [raw]) for raw in raws)
-            feed.upto = index
+            rows = [(route, Lack.LOST) for at, route in lost if at <= upto]
+            for at in range(0, len(rows), LACKS_MAX):
+                feed.rest.append((Kind.FETCHED, pack(rows[at : at + LACKS_MAX], term=term), []))
+            feed.rest.extend((Kind.PAYLOAD, {"term": term}, [raw]) for at, raw in raws if at <= upto)
+            feed.upto = upto
             self._send_on(peer, feed)
 
-        self._offload.submit(read, done)
+        self._offload.submit(lambda: self._read([each for each in routes if each not in lost], index), done)
+
+    def _read(self, routes: list[tuple[int, Route]], upto: int) -> _Read:
+        """Of entries up to ``upto``, in their order; ends in front of an entry that cannot be read now."""
+        raws = list[tuple[int, bytes]]()
+        for at, route in routes:
+            try:
+                raws.append((at, self._payloads.read(route)))
+            except (CorruptData, OSError, *REMOVED) as error:
+                return raws, at - 1, error
+        return raws, upto, None
 
     def _send_on(self, peer: NodeId, feed: _Feed) -> None:
         """As much as the link takes. The rest, of a chunk, waits: read and sent anew it would only fill it again."""

@@ -249,6 +249,7 @@ class Links:
             "members": [self.claim.term, self.claim.index, list(self.claim.ids)],
             "rejoining": self.rejoining,
             "features": list(FEATURES),
+            **({} if peer is None else {"to": peer}),
             **({} if self.identity.remembers is None else {"remembers": list(self.identity.remembers)}),
             **({} if self.directories is None else self.directories.fields(self.links, peer)),
         }
@@ -269,6 +270,8 @@ class Links:
         if self.tls and peer not in link.connection.peer_identities:
             names = ", ".join(sorted(link.connection.peer_identities)) or "nobody"
             raise WrongNode(f"{link.connection.remote} says it is {peer!r}; its certificate names {names}")
+        if header.get("to", mine.node_id) != mine.node_id:  # before this link would end the one that there is
+            raise WrongNode(f"{peer} calls {shown(header['to'])} at this node's address", twice=True, elsewhere=True)
         claim = Claim.of(header)
         if self.directories is not None and not self.rejoining and self._may_speak(NodeId(peer), claim):
             self.directories.find_out(NodeId(peer), header)
@@ -277,7 +280,8 @@ class Links:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
         check_remembers(mine, NodeId(peer), header)
         if self.rejoining and "rejoining" not in header:
-            raise IncompatibleVersion(f"{peer} does not know of nodes that have lost their journal: upgrade it")
+            why = f"{peer} does not know of nodes that have lost their journal: upgrade it"
+            raise IncompatibleVersion(why, found=None, supported="rejoining")
         if self.directories is not None:
             self.directories.check(NodeId(peer), header, claim, self.claim, rejoining=self.rejoining)
         self._check_claim(NodeId(peer), claim, rejoining=header.get("rejoining") is True)
@@ -387,15 +391,15 @@ class _Link:
             peer = self.links.check_hello(frame.header, self)
             self.links.introduced(peer, frame.header)
         except LogboomError as error:
-            if not error.fields.get("twice"):  # who called back while this node stood still is as it should be
+            if not error.fields.get("twice"):  # else it is as it should be, or the other side says why not
                 said = frame.header.get("node")
                 member = next((each for each in self.links.addresses if each == said), None)
                 self.links.refusals.refused(member, error, log.warning)
             if error.fields.get("gone") or isinstance(error, LineageMismatch):
                 self.connection.send(encode(Kind.ERROR, error.to_wire()))  # so that it does not come again
                 self.connection.close()
-            elif error.fields.get("former"):
-                self.connection.close()  # it is to hear of whom this node has met, and refuse in its turn
+            elif error.fields.get("former") or error.fields.get("elsewhere"):
+                self.connection.close()  # it is to hear who is here, and of whom that has met, and refuse in its turn
             else:
                 self.connection.abort()
             return

@@ -44,7 +44,10 @@ class Mending:
             self._follow()
 
     def _follow(self) -> None:
-        self._engine.may_lead = not self.repair.blocked
+        may_lead = not self.repair.blocked
+        if may_lead and not self._engine.may_lead and self.repair.doubts:
+            self._engine.give_way()
+        self._engine.may_lead = may_lead
         if self.repair.news:
             self.repair.news = False
             self._events.repaired()

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from logboom.errors import ProtocolError
+from logboom.errors import CorruptData, ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
@@ -77,6 +77,8 @@ class Repair:
         self._asked: tuple[NodeId, float] | None = None
         self._awaited: Route | None = None
         """Last route of the request under way."""
+        self._turn, self._others = 0, False
+        """Where those begin that are asked for in the next question which is for all in turn; the last one was."""
         self._numbers = itertools.count(1)
         self._answers = Answers()
         self._term = 0
@@ -99,7 +101,9 @@ class Repair:
         removed may be gone for good, and until a leader commits that it stays in ``peers``.
         """
         self._alone, self._optional = alone, frozenset(optional)
-        self._everybody, self._peers, self._peer_count = tuple(peers), itertools.cycle(peers), len(peers)
+        self._everybody = tuple(peers)
+        self._in_turn = itertools.cycle(peers), itertools.cycle(peers)
+        """By ``_others``: questions of both kinds alternate, and in one cycle each of two peers got one kind alone."""
 
     def verdict(self, digest: bytes) -> Lack | None:
         """What all other nodes have said of a batch that is missing here; None: not all of them have."""
@@ -124,6 +128,11 @@ class Repair:
         return len(self.holes) < len(self._missing)
 
     @property
+    def doubts(self) -> bool:
+        """There is a hole in an entry that may never be committed."""
+        return any(each.raft_index is not None for each in self.holes.values())
+
+    @property
     def missing_count(self) -> int:
         """Batches that are wanted."""
         return len(self._missing)
@@ -146,7 +155,7 @@ class Repair:
 
     def missing(self, routes: list[Wanted]) -> None:
         """These must be fetched, in this order (a batch is appended only after its predecessor)."""
-        self._missing, self.holes = list(routes), {}
+        self._missing, self.holes, self._turn = list(routes), {}, 0
         if routes:
             log.warning("payload_missing", batches=len(routes), first=routes[0].route.last_index)
 
@@ -178,13 +187,7 @@ class Repair:
         for it.
         """
         self._follow_term()
-        while done := [each for each in self._missing[:ROUTES_PER_FETCH] if self._is_over(each)]:
-            window = self._missing[:ROUTES_PER_FETCH]
-            self._missing[:ROUTES_PER_FETCH] = [each for each in window if each not in done]
-            for each in done:
-                self.holes.pop(each.route.digest, None)
-            if any(each.route == self._awaited for each in done):
-                self._asked = None
+        while self._drop(0) or (self._turn > ROUTES_PER_FETCH and self._drop(self._turn - ROUTES_PER_FETCH)):
             self.news = True
         if not self._missing:
             log.info("payload_repaired")
@@ -194,25 +197,65 @@ class Repair:
             self._ask(now)
         return not self.blocked
 
+    def _drop(self, begin: int) -> bool:
+        """What is over of as many as are asked for at once, from there on."""
+        window = self._missing[begin : begin + ROUTES_PER_FETCH]
+        done = [each for each in window if self._is_over(each)]
+        if done:
+            self._missing[begin : begin + ROUTES_PER_FETCH] = [each for each in window if each not in done]
+            self._turn = max(begin, self._turn - len(done))
+        for each in done:
+            self.holes.pop(each.route.digest, None)
+            if each.route == self._awaited:
+                self._asked = None
+        return bool(done)
+
     def _ask(self, now: float) -> None:
-        window, rest = self._missing[:ROUTES_PER_FETCH], self._missing[ROUTES_PER_FETCH:]
-        if rest and all(self._asked_enough(wanted.route.digest) for wanted in window):
-            self._missing = rest + window  # nobody who is there has any of these: let others have their turn
+        rows = self._next_rows()
+        # First whoever would not only say again what he has said. Where the last question brought nothing, all in turn:
+        # whose disk hangs, and who gives what cannot be taken, never says anything, and others may have it by now.
+        for anybody in (False, True) if self._asked is None else (True,):
+            for _ in self._everybody if rows else ():
+                peer = next(self._in_turn[self._others])
+                if (
+                    anybody or any(peer not in self._answers.said(route.digest) for route in rows)
+                ) and self._send_fetch(peer, rows, asked=next(self._numbers), void=False):
+                    self._asked, self._awaited = (peer, now), rows[-1]
+                    return
+
+    def _next_rows(self) -> list[Route]:
+        """What somebody who is there may have, in order, and can be taken; else all that is missing, in turn."""
         # A leader's question would take the seal off again; a follower has to hear from it what is lost.
         sealed = self._sealed if self._standing().leads else ()
-        rows = [w.route for w in self._missing[:ROUTES_PER_FETCH] if w.route.digest not in sealed]
-        for _ in range(self._peer_count if rows else 0):
-            peer = next(self._peers)
-            if self._send_fetch(peer, rows, asked=next(self._numbers), void=False):
-                self._asked, self._awaited = (peer, now), rows[-1]
+        first, stuck = list[Wanted](), set[PartitionId]()
+        for wanted in self._missing:
+            route = wanted.route
+            if route.digest in self.holes or route.partition_id in stuck:
+                continue
+            if route.digest in sealed or self._asked_enough(route.digest):
+                stuck.add(route.partition_id)  # what follows could not be taken
+            else:
+                first.append(wanted)
+            if len(first) == ROUTES_PER_FETCH:
                 break
+        # Where the last question for these brought nothing, the next one is for the others: nothing waits for good.
+        self._others = not first or (self._asked is not None and not self._others)
+        if not self._others:
+            if first != self._missing[: len(first)]:  # in front, where ``work`` looks: they follow none that they pass
+                chosen = {each.route.digest for each in first}
+                self._missing = first + [each for each in self._missing if each.route.digest not in chosen]
+            self._turn = max(self._turn, len(first))
+            return [each.route for each in first]
+        begin = self._turn if self._turn < len(self._missing) else 0
+        window = self._missing[begin : begin + ROUTES_PER_FETCH]
+        self._turn = begin + len(window)
+        return [each.route for each in window if each.route.digest not in sealed]
 
     def _asked_enough(self, digest: bytes) -> bool:
         """Nobody has it; or nobody who is there, and who is not may stay away for long."""
-        if digest in self.holes or self.verdict(digest) is not None:
-            return True
         said = self._answers.said(digest)
-        return all(peer in said for peer in self._everybody if self._links.connected(peer)) and bool(said)
+        there = {said.get(peer, Lack.UNKNOWN) for peer in self._everybody if self._links.connected(peer)}
+        return self.verdict(digest) is not None or (bool(there) and Lack.UNKNOWN not in there)
 
     def _send_fetch(self, peer: NodeId, rows: list[Route], *, asked: int, void: bool) -> bool:
         header = {"term": self._standing().term, "asked": asked, **({"void": True} if void else {})}
@@ -378,6 +421,9 @@ class Repair:
                 unreadable.append((error.route, Lack.DAMAGED))
             except REMOVED:
                 unreadable.append((route, Lack.COMPACTED))
+            except (CorruptData, OSError) as error:  # the disk cannot read it now: the others are given all the same
+                log.error("fetch_failed", partition=route.partition_id, last_index=route.last_index, error=str(error))
+                unreadable.append((route, Lack.UNKNOWN))
         return raws, unreadable
 
     def _lack(self, route: Route, *, leads: bool) -> Lack:

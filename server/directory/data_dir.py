@@ -26,6 +26,16 @@ BEGUN: Final = {LOCK, MANIFEST + ".new", LOST_AND_FOUND}
 """What a first start leaves that ended before it had claimed the directory, and what is nobody's data."""
 
 
+def refuse_before_manifests(disk: Disk, path: Path) -> None:
+    """Raises IncompatibleVersion for a directory that was begun when there were none, and that has none since."""
+    if disk.exists(path / BEFORE_MANIFESTS) and not disk.exists(path / MANIFEST):
+        raise IncompatibleVersion(
+            f"{path} has format 1; this release reads {FORMAT_VERSION}. Nothing was changed",
+            found=1,
+            supported=FORMAT_VERSION,
+        )
+
+
 class DataDir:
     """Opened, checked and locked. Nothing is written before every check has passed."""
 
@@ -131,12 +141,7 @@ class DataDir:
             found = decode(disk.read_file(file), path=str(file))
             found.check_owner(wanted, str(self.path))
             return found
-        if disk.exists(self.path / BEFORE_MANIFESTS):
-            raise IncompatibleVersion(
-                f"{self.path} has format 1; this release reads {FORMAT_VERSION}. Nothing was changed",
-                found=1,
-                supported=FORMAT_VERSION,
-            )
+        refuse_before_manifests(disk, self.path)
         if disk.exists(self.path) and set(disk.list(self.path)) - BEGUN:
             raise WrongNode(f"{self.path} is not empty and has no {MANIFEST}: not a logboom data directory")
         return None

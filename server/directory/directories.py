@@ -22,6 +22,7 @@ from ports.rng import Rng
 from raftlog.journal.membership import Membership
 from raftlog.links.directories import DIRECTORY_BYTES, Directories, Met, counts
 from raftlog.links.marks import LIFE_BYTES, Heard, Mark, Marks, Own
+from server.directory.journal_of import JournalOf
 from server.directory.manifest import sealed, unsealed, unsealed_id
 from server.directory.rejoin import RejoinDue
 
@@ -55,8 +56,19 @@ def open_directories(
         if membership.rejoining is None and membership.forget is not None and counts(node, current, settled=True):
             membership.rejoining = membership.forget(False)  # noqa: FBT003 - it has its lineage
 
+    of = JournalOf(disk, membership.journal.directory)
+    said = of.said()
+
     def write(own: bytes, met: Met) -> None:
+        nonlocal said
+        # In between it says nothing: wherever a crash comes, what it says is so.
+        if said not in (None, own):
+            of.say_nothing()
+            said = None
         disk.replace_file(path, encode(own, met))
+        if said != own:
+            of.say(own)
+            said = own
 
     def keep(own: bytes, met: Met) -> None:  # on the loop: once for each node that is new
         try:
@@ -75,8 +87,9 @@ def open_directories(
             fatal(RejoinDue(why))
 
     token = None if membership.rejoining is None else membership.rejoining.token
-    own = token or current.rejoined_with(node) or had or rng.randbytes(DIRECTORY_BYTES)
-    if own != had:
+    kept = had if said in (None, had) else None  # of another's journal, with few voters: others forget what it had
+    own = token or current.rejoined_with(node) or kept or rng.randbytes(DIRECTORY_BYTES)
+    if own != had or own != said:
         write(own, met)
     journal = membership.journal
     life = Own(rng.randbytes(LIFE_BYTES), journal.found_sequence, lambda: journal.synced_sequence)
@@ -112,6 +125,15 @@ def _heard(
         offload.submit(lambda: disk.replace_file(path, encode_heard(heard)), written)
 
     return heard, keep
+
+
+def own_id(disk: Disk, directory: Path) -> bytes | None:
+    """A data directory's id, as its file says it; None: it does not."""
+    path = directory / DIRECTORIES
+    try:
+        return decode(disk.read_file(path), path=str(path))[0] if disk.exists(path) else None
+    except CorruptData:
+        return None
 
 
 def encode(own: bytes, met: Met) -> bytes:

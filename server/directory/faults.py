@@ -30,7 +30,9 @@ def drop_hook() -> Callable[[NodeId, Kind], bool] | None:
     except ValueError:
         share = -1.0
     if name != "drop_payload" or not 0 <= share <= 1:
-        raise ConfigError(f"LOGBOOM_FAULTS={wanted!r}: expected drop_payload:<share from 0 to 1>")
+        raise ConfigError(
+            f"LOGBOOM_FAULTS={wanted!r}: expected drop_payload:<share from 0 to 1>", path="LOGBOOM_FAULTS"
+        )
     log.warning("fault_hook_on", fault=wanted)
     rng = random.Random(0)
     return lambda _, kind: kind is Kind.PAYLOAD and rng.random() < share

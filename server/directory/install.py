@@ -17,6 +17,7 @@ from logboom.state_machine import Entry, Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.opening import LogBase, begin_places
 from ports.disk import Disk
+from ports.scrub import read_twice
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import Base
@@ -85,9 +86,9 @@ def restore_state(
     position = Position(PartitionLogIndex(section.applied_index), GlobalLogIndex(section.applied_global_index))
     if machine.position() == position:
         return
-    file = store.open_states(meta.global_index)
+    file = read_twice(lambda: store.open_states(meta.global_index))
     try:
-        machine.load(_told(read_section(file, section), moved), position)
+        machine.load(_told(read_section(file, section, patient=True), moved), position)
     finally:
         file.close()
     if machine.position() != position:  # a user's: what is applied to it next would be what it has, or lacks, already

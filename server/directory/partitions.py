@@ -33,7 +33,7 @@ from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.journal.journal import Journal
 from server.directory.data_dir import DataDir, number_in
 from server.directory.directories import NO_ROOM
-from server.directory.shares import later_apply_share, later_log_share
+from server.directory.shares import later_apply_share, later_log_share, without_age
 from server.directory.states import STATE, States
 from server.world.world import World
 from snapshots.meta import SetMeta
@@ -321,6 +321,8 @@ class PartitionRooms:
     # -- parts
 
     def _open_log(self, partition_id: PartitionId, kind: Kind, settings: LogSettings, base: LogBase) -> PartitionLog:
+        if kind.state_machine != "log" or not self._settings.snapshot.retain_log_ms:
+            settings = without_age(settings)
         opened = PartitionLog.open(
             disk=self._disk,
             directory=self._data_dir.partition(partition_id),
@@ -329,6 +331,7 @@ class PartitionRooms:
             mode=kind.mode,
             base=base,
             headers_only=kind.state_machine == "log",
+            clock=self._world.clock,
         )
         for damage in opened.damage:
             log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())

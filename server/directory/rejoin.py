@@ -10,6 +10,7 @@ crash: the next start finds the file, and goes on.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,9 +27,10 @@ from raftlog.journal import journal_base
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import Base
 from raftlog.journal.journal_codec import AnotherClusters
-from raftlog.journal.journal_files import BASE
+from raftlog.journal.journal_files import BASE, BROKEN, NAME, NEWEST
 from raftlog.journal.membership import Rejoining
 from server.directory.data_dir import number_in
+from server.directory.journal_of import OF, JournalOf
 from server.directory.manifest import sealed, unsealed, unsealed_id
 
 log = structlog.get_logger(__name__)
@@ -36,6 +38,8 @@ log = structlog.get_logger(__name__)
 REJOIN: Final = "rejoin.json"
 ASIDE: Final = "journal.damaged-"
 """A directory each; the highest number is the newest. They are the operator's to remove."""
+WITHIN: Final = "damaged-"
+"""The same within the journal's own directory, where that cannot be moved: a file system is mounted on it."""
 NO_MAJORITY: Final = (
     "without this node's vote one or two voters have no majority: unless one leads already, nothing helps but to "
     "restore a backup (`logboom restore`) or, of two, to begin again with the other (`logboom recover`): this one goes "
@@ -116,6 +120,8 @@ def open_journal(
     memory: Memory,
     *,
     begun: bool,
+    own: bytes | None,
+    needed: Callable[[Journal], bool],
     disk: Disk,
     directory: Path,
     partition: Callable[[int], Path],
@@ -123,11 +129,16 @@ def open_journal(
     """The journal in ``directory``, or another one in its place. Raises AnotherClusters or IncompatibleVersion.
 
     ``opening`` is told whether there has to be one, as it is in a directory that was in use (``begun``).
+    ``own``: the data directory's id, if it is known; a journal of another one has forgotten what was promised since.
+    ``needed``: without this node's vote nobody leads, so that its journal stays whosever it is.
     ``partition``: where the log of one lives.
     """
     token = memory.token()
+    of = JournalOf(disk, directory)
     try:
         journal = opening(begun and token is None)  # what was set aside may have no successor yet
+        if own is not None and of.said() not in (None, own, token):
+            _refuse_others(journal, needed, str(directory))
     except AnotherClusters:
         raise
     except CorruptData as error:
@@ -136,6 +147,9 @@ def open_journal(
         token = memory.lose()
         _set_aside(disk, directory)
         journal = opening(False)  # noqa: FBT003 - it begins
+        of.say(token)
+    if journal.mended is not None:
+        log.error("journal_mended", error=str(journal.mended))
     if token is not None:
         if journal.last_index == journal.base_index == 1:
             _begin_at_base(journal, disk=disk, directory=directory, partition=partition)
@@ -143,10 +157,24 @@ def open_journal(
     return Opened(journal, token)
 
 
+def _refuse_others(journal: Journal, needed: Callable[[Journal], bool], path: str) -> None:
+    story = f"{path} is the journal of another data directory, or of this one before its node began anew"
+    if needed(journal):
+        log.error("journal_of_another", error=story)
+        return
+    journal.close()
+    raise CorruptData(story, path=path)
+
+
 def set_aside(disk: Disk, directory: Path) -> list[Path]:
-    """Damaged journals beside the one in ``directory``, the newest first."""
-    found = (number_in(name.removeprefix(ASIDE)) for name in disk.list(directory.parent) if name.startswith(ASIDE))
-    return [directory.parent / f"{ASIDE}{n}" for n in sorted((n for n in found if n is not None), reverse=True)]
+    """Damaged journals beside, or within, the one in ``directory``, the newest first."""
+    found = {
+        number: place / name
+        for place, prefix in ((directory.parent, ASIDE), (directory, WITHIN))
+        for name in (disk.list(place) if disk.exists(place) else [])
+        if name.startswith(prefix) and (number := number_in(name.removeprefix(prefix))) is not None
+    }
+    return [found[number] for number in sorted(found, reverse=True)]
 
 
 def encode(token: bytes) -> bytes:
@@ -161,10 +189,27 @@ def decode(raw: bytes, *, path: str) -> bytes:
 
 def _set_aside(disk: Disk, directory: Path) -> None:
     before = set_aside(disk, directory)
-    number = 1 + int(before[0].name.removeprefix(ASIDE)) if before else 1
+    number = 1 + int(before[0].name.rpartition("-")[2]) if before else 1
     target = directory.parent / f"{ASIDE}{number}"
-    disk.move_directory(directory, target)
+    try:
+        disk.move_directory(directory, target)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        target = directory / f"{WITHIN}{number}"
+        _move_files(disk, directory, target)
     log.warning("journal_set_aside", path=str(target))
+
+
+def _move_files(disk: Disk, directory: Path, target: Path) -> None:
+    """The last one first: what a crash leaves ends earlier, or is damaged. That it has forgotten is said already."""
+    disk.make_directory(target)
+    names = disk.list(directory)
+    files = sorted((name for name in names if NAME.fullmatch(name) or name.endswith(BROKEN)), reverse=True)
+    for name in (*files, *(name for name in (NEWEST, BASE, OF) if name in names)):
+        disk.rename(directory / name, target / name)
+    disk.sync_directory(target)
+    disk.sync_directory(directory)
 
 
 def _begin_at_base(journal: Journal, *, disk: Disk, directory: Path, partition: Callable[[int], Path]) -> None:

@@ -76,6 +76,11 @@ def _apply_share(settings: ApplySettings, partitions: int) -> ApplySettings:
     )
 
 
+def without_age(settings: LogSettings) -> LogSettings:
+    """Of a log from which nothing is removed by its age: segments that are sealed for theirs were only more files."""
+    return msgspec.structs.replace(settings, segment_ms=0)
+
+
 def log_share(settings: LogSettings, partitions: int) -> LogSettings:
     """A share, for each of so many, of the memory for recent batches, and of open files."""
     recent = settings.recent_node_bytes // partitions

@@ -260,7 +260,12 @@ OTHERS: Final = (
         (
             Metric("connections", "gauge", "Open", ("port",)),
             Metric("connections_opened_total", "counter", "Made, either way; port is client or peer", ("port",)),
-            Metric("connections_refused_total", "counter", "Turned away, as there were too many", ("port",)),
+            Metric(
+                "connections_refused_total",
+                "counter",
+                "Turned away, or cut as strangers, as there were too many",
+                ("port",),
+            ),
             Metric("connections_cut_total", "counter", "Cut, for being slow or breaking the protocol", ("port",)),
             Metric("received_frames_total", "counter", "Frames received", ("port",)),
             Metric("received_bytes_total", "counter", "Bytes received", ("port",)),

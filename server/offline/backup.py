@@ -240,7 +240,8 @@ class _Copy:
             archive, voids = self._target.log(partition), voids_of(meta, partition)
             known = {void.last_index for void in voids}
             for gap in archive.gaps(last_index):
-                self._log(archive, known, *gap)
+                if self._log(archive, known, *gap) and self._target.contents is not None:
+                    archive.note_nothing(last_index, digest, self._target.contents.cluster)
             try:
                 archive.run_to(last_index, digest, voids)
             except CorruptData as error:
@@ -317,11 +318,12 @@ class _Copy:
 
     # -- logs
 
-    def _log(self, archive: LogArchive, voids: Container[int], after: int, through: int, digest: bytes | None) -> None:
+    def _log(self, archive: LogArchive, voids: Container[int], after: int, through: int, digest: bytes | None) -> bool:
         """What lies between; what is gone everywhere is left out. ``digest``: of the batch in front, if it is here.
 
-        ``voids``: last indices of what the set knows to be void.
+        ``voids``: last indices of what the set knows to be void. True: what ``through`` ends with is gone.
         """
+        gone = False
         rows: list[tuple[GlobalLogIndex, Batch]] = []
         nbytes = 0
         while after < through:
@@ -339,6 +341,7 @@ class _Copy:
                     )
                 self._keep(archive, rows)
                 after, digest, rows, nbytes = piece.first - 1, piece.before, [], 0
+                gone = not piece.void and after >= through
                 continue
             for global_index, raw in piece.batches:
                 batch = parse_batch(raw)
@@ -358,6 +361,7 @@ class _Copy:
                 self._keep(archive, rows)
                 rows, nbytes = [], 0
         self._keep(archive, rows)
+        return gone
 
     def _keep(self, archive: LogArchive, rows: Sequence[tuple[GlobalLogIndex, Batch]]) -> None:
         if rows and self._target.contents is not None:

@@ -6,6 +6,7 @@
     lock                                       held while it is written to or read
     <global index, 20 digits>.set, .states     as in a node's directory
     logs/<partition>/<first index, 20 digits>.batches
+    logs/<partition>/<last index, 20 digits>.nothing
 
 Whatever backup.json does not name is under way or left over: the next backup goes on from there.
 """
@@ -28,7 +29,19 @@ from raftlog.entries.voids import Void
 from raftlog.journal.journal import cluster_hash
 from server.directory.data_dir import LOST_AND_FOUND, MANIFEST, SNAPSHOTS
 from server.directory.manifest import sealed
-from server.offline.batches import ROWS_AT, SUFFIX, BatchFile, Span, decode, encode, name_of, span_of
+from server.offline.batches import (
+    NOTHING,
+    ROWS_AT,
+    SUFFIX,
+    BatchFile,
+    Span,
+    decode,
+    decode_nothing,
+    encode,
+    encode_nothing,
+    name_of,
+    span_of,
+)
 from snapshots.meta import SetMeta
 from snapshots.store import NAME, SnapshotStore
 
@@ -234,6 +247,29 @@ class LogArchive:
         path = self.directory / name_of(rows[0][1].header.first_index)
         self._disk.replace_file(path, encode(rows, cluster=cluster_hash(cluster)))
 
+    def note_nothing(self, last_index: int, digest: bytes, cluster: str) -> None:
+        """The cluster has nothing of what ends with this batch: a log that is restored begins behind it."""
+        self._disk.make_directory(self.directory)
+        raw = encode_nothing(self.partition_id, last_index=last_index, digest=digest, cluster=cluster_hash(cluster))
+        self._disk.replace_file(self._nothing(last_index), raw)
+
+    def notes(self) -> list[Path]:
+        """Of what ``note_nothing`` was told."""
+        if not self._disk.exists(self.directory):
+            return []
+        return [self.directory / name for name in self._disk.list(self.directory) if name.endswith(NOTHING)]
+
+    def noted(self, path: Path) -> End:
+        """What a note says. Raises CorruptData."""
+        span = decode_nothing(self._disk.read_file(path), path=path)
+        if span.partition_id != self.partition_id or path != self._nothing(span.last_index):
+            raise CorruptData(f"{path}: of partition {span.partition_id}, up to {span.last_index}: misplaced",
+                              path=str(path), offset=0)  # fmt: skip
+        return span.last_index, span.last_digest
+
+    def _nothing(self, last_index: int) -> Path:
+        return self.directory / f"{last_index:020d}{NOTHING}"
+
     def gaps(self, through_index: int) -> list[tuple[int, int, bytes | None]]:
         """What is not here of the log up to there: after, through, and the digest of the batch in front, if known."""
         found: list[tuple[int, int, bytes | None]] = []
@@ -262,6 +298,9 @@ class LogArchive:
                 return run
         if any((v.last_index, v.digest) == (last_index, digest) for v in voids):
             return run if run and leads(_end_of(run), (last_index, digest), voids) else []
+        note = self._nothing(last_index)
+        if self._disk.exists(note) and self.noted(note) == (last_index, digest):
+            return []
         raise CorruptData(
             f"{self.directory}: does not have the batch at {last_index} that a set ends with", path=str(self.directory)
         )

@@ -8,7 +8,8 @@ Little-endian (docs/disk-format.md)::
     rows    per batch: global index u64, length u32
     batches as in a partition's log
 
-There is one way to write batches down, and a file is never changed.
+There is one way to write batches down, and a file is never changed. A ``.nothing`` file is a header and its digest:
+the cluster had removed all that ended at its last index, or before.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ HEADER: Final = struct.Struct("<6sHIIQQ16s16sQ12s")
 ROW: Final = struct.Struct("<QI")
 ROWS_AT: Final = HEADER.size + DIGEST_BYTES
 SUFFIX: Final = ".batches"
+NOTHING: Final = ".nothing"
 
 
 class Span(NamedTuple):
@@ -73,6 +75,23 @@ def encode(rows: Sequence[tuple[GlobalLogIndex, Batch]], *, cluster: bytes) -> b
     listed = b"".join(ROW.pack(global_index, batch.nbytes) for global_index, batch in rows)
     body = b"".join(buffer for _, batch in rows for buffer in batch.buffers)
     return b"".join((head, blake3(head + listed).update(body).digest(DIGEST_BYTES), listed, body))
+
+
+def encode_nothing(partition_id: PartitionId, *, last_index: int, digest: bytes, cluster: bytes) -> bytes:
+    """A file that says: of what ends with this batch nobody has anything."""
+    head = HEADER.pack(MAGIC, VERSION, partition_id, 0, last_index + 1, last_index, digest, digest, 0, cluster)
+    return head + blake3(head).digest(DIGEST_BYTES)
+
+
+def decode_nothing(raw: bytes, *, path: Path) -> Span:
+    """Inverse. Raises CorruptData or IncompatibleVersion."""
+    span = span_of(raw, path=path)
+    if span.last_index > NUMBER_MAX:
+        raise _corrupt(path, f"nothing up to {span.last_index}")
+    said = encode_nothing(span.partition_id, last_index=span.last_index, digest=span.last_digest, cluster=span.cluster)
+    if raw != said:
+        raise _corrupt(path, "does not match its digest")
+    return span
 
 
 def span_of(raw: bytes, *, path: Path) -> Span:

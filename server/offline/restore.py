@@ -33,7 +33,7 @@ from server.directory.data_dir import BEGUN, MANIFEST
 from server.directory.install import Intent
 from server.directory.manifest import Manifest
 from server.directory.manifest import encode as encode_manifest
-from server.directory.shares import log_share
+from server.directory.shares import log_share, without_age
 from server.offline.backup_dir import INDEX, BackupDir, LogArchive, log_tails, voids_of
 from server.offline.batches import Span
 from server.offline.findings import Progress, silent
@@ -106,15 +106,19 @@ def restore(
                 work.log(partition, run)
             work.claim()
     done = settings.node.id, str(target), meta.global_index, meta.states_bytes, work.batches, lineage
-    return Restored(*done, _left_out(source, runs))
+    return Restored(*done, _left_out(source, meta, runs))
 
 
-def _left_out(source: BackupDir, runs: Mapping[PartitionId, Sequence[Span]]) -> Sequence[tuple[int, int, int]]:
+def _left_out(
+    source: BackupDir, meta: SetMeta, runs: Mapping[PartitionId, Sequence[Span]]
+) -> Sequence[tuple[int, int, int]]:
     found = []
-    for partition, run in runs.items():
-        first = min((span.first_index for span in source.log(partition).spans()), default=None)
-        if run and first is not None and first < run[0].first_index:
-            found.append((partition, first, run[0].first_index))
+    for partition, (last_index, _) in log_tails(meta).items():
+        run = runs[partition]
+        begins = run[0].first_index if run else last_index + 1
+        first = min((span.first_index for span in source.log(partition).spans()), default=begins)
+        if first < begins:
+            found.append((partition, first, begins))
     return found
 
 
@@ -225,13 +229,18 @@ class _Restore:
             disk=self._disk,
             directory=self._target / "partitions" / str(partition),
             partition_id=partition,
-            settings=_of_one(log_share(self._settings.log, cluster.partitions)),
+            settings=self._of_one(cluster.partitions),
             mode=DurabilityMode.WRITE_AHEAD,
         )
         try:
             self._fill(log, self._source.log(partition), run, tail)
         finally:
             log.close()
+
+    def _of_one(self, partitions: int) -> LogSettings:
+        """Nothing is kept in memory for whoever applies."""
+        of_one = msgspec.structs.replace(log_share(self._settings.log, partitions), recent_bytes=0)
+        return of_one if self._settings.snapshot.retain_log_ms else without_age(of_one)
 
     def _fill(self, log: PartitionLog, archive: LogArchive, run: Sequence[Span], tail: Tail) -> None:
         rows: list[tuple[int, int, bytes]] = []
@@ -277,8 +286,3 @@ def _parent(meta: SetMeta) -> bytes:
     """Where the logs end, and which partitions there are; not who the old cluster's nodes were."""
     found = ParentState.decode(meta.parent)
     return dataclasses.replace(found, members=None).encode()
-
-
-def _of_one(settings: LogSettings) -> LogSettings:
-    """Nothing is kept in memory for whoever applies."""
-    return msgspec.structs.replace(settings, recent_bytes=0)

@@ -20,10 +20,12 @@ from raftlog.entries.voids import voided_in
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_codec import AnotherClusters
 from raftlog.journal.journal_files import BASE, NAME, NEWEST
-from server.directory.data_dir import MANIFEST, number_in
-from server.directory.directories import DIRECTORIES, HEARD, decode_heard
+from server.directory.data_dir import MANIFEST, number_in, refuse_before_manifests
+from server.directory.directories import DIRECTORIES, HEARD, decode_heard, own_id
 from server.directory.directories import decode as decode_directories
 from server.directory.install import INTENT, Intent
+from server.directory.journal_of import OF
+from server.directory.journal_of import decode as decode_of
 from server.directory.manifest import Manifest, decode
 from server.directory.partitions import changes_in
 from server.directory.rejoin import REJOIN, set_aside
@@ -52,6 +54,7 @@ REFUSED: Final = (
     "and with three voters or more they refuse it. Or remove all its data, and start it empty: it is given everything"
 )
 SAID_AGAIN: Final = "start the node: the others say again how far their journals are"
+WRITTEN_ANEW: Final = "start the node: it is written anew"
 AS_SET: Final = "start the node with the settings of `[apply]` that the others have: they count then"
 MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes with the configuration only"
 
@@ -59,13 +62,15 @@ MANIFEST_ADVICE: Final = "put it back from a copy of this node's own; it changes
 def verify(path: Path, progress: Progress = silent) -> Report:
     """Look at all of a data directory, or of a backup.
 
-    Raises ConfigError when another process uses it, WrongNode when it is none.
+    Raises ConfigError when another process uses it, WrongNode when it is none, IncompatibleVersion for one of before
+    manifests.
     """
     disk, path = OsDisk(), path.absolute()
     if disk.exists(path / INDEX):
         return verify_backup(path, progress)
     if not any(disk.exists(path / name) for name in (MANIFEST, "journal", "partitions")):
         raise WrongNode(f"{path} is no logboom data directory, nor a backup: it has no {MANIFEST} and no {INDEX}")
+    refuse_before_manifests(disk, path)
     with locked(disk, path):
         report = Report(path, "data", progress, total=bytes_below(path))
         _Node(LookingDisk(disk), path, report).check()
@@ -122,7 +127,10 @@ class _Node:
                 "the journal was damaged, or the disk lost, and this node is not taken back yet",
                 "start it, and wait",
             )
-        for aside in set_aside(self._disk, self._path / "journal"):
+        asides: list[Path] = []
+        with suppress(CorruptData):  # something else by the name of the journal: that is told where it is opened
+            asides = set_aside(self._disk, self._path / "journal")
+        for aside in asides:
             advice = (
                 "leave it while the node rejoins" if self._rejoining else "remove it when nobody wants to know more"
             )
@@ -173,6 +181,7 @@ class _Node:
             if self._disk.exists(self._path / "partitions") and installing is None and not self._rejoining:
                 report.damage(directory, "missing", REJOINS if begun else REBUILD)
             return None
+        self._journal_of(directory / OF)
         names: list[str] = []
         try:
             names = [name for name in self._disk.list(directory) if NAME.fullmatch(name) or name in (BASE, NEWEST)]
@@ -191,6 +200,8 @@ class _Node:
             for name in names:
                 self._report_size("journal", directory / name)
         journal.close()
+        if journal.mended is not None:
+            report.error(directory / NEWEST, journal.mended, WRITTEN_ANEW)
         report.count("journal_files", len(names))
         report.count("journal_entries", len(journal.entries) - 1)
         for path in self._disk.replaced:
@@ -199,6 +210,11 @@ class _Node:
                     path.with_suffix(".journal"), "ends in a torn write", "nothing: the next start puts it aside"
                 )
         return journal
+
+    def _journal_of(self, path: Path) -> None:
+        of = self._said("journal", path, decode_of, WRITTEN_ANEW) if self._disk.exists(path) else None
+        if not self._rejoining and None not in (of, own := own_id(self._disk, self._path)) and of != own:
+            self._report.damage(path, "names another data directory: this journal is not today's", REJOINS)
 
     def _logs(self, journal: Journal | None, installing: SetMeta | None) -> dict[PartitionId, int]:
         """First index that each log has."""

@@ -118,6 +118,12 @@ def _log(
         for _, batch in batches:
             missing.pop((batch.last_index, batch.digest), None)
         before = span
+    for file in archive.notes():
+        report.count("batch_files")
+        try:
+            missing.pop(archive.noted(file), None)
+        except (CorruptData, IncompatibleVersion) as error:
+            report.error(file, error, AGAIN)
     return missing
 
 

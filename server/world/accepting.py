@@ -13,11 +13,13 @@ import math
 import resource
 import socket
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from logboom.certs import Tls, current
+from server.world.crowd import Crowd, address_of
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +56,13 @@ class Port:
         tls: Tls | None,
         handshake_s: float,
         refused: Callable[[], None],
+        crowd: Crowd | None = None,
     ) -> None:
-        """``make`` makes a protocol, which is in ``connections`` from its opening to its end."""
+        """``make`` makes a protocol, which is in ``connections`` from its opening to its end.
+
+        ``crowd``: of the same connections; then protocols can ``abort``, and those that keep a place go for others.
+        """
+        self._crowd = crowd
         self._make = make
         self._connections = connections
         self._connections_max = connections_max
@@ -110,10 +117,10 @@ class Port:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         # The lowest number that is free is taken: a high one says that few are left.
         spare = max(SPARE_MIN, limit // SPARE_SHARE)
-        count = len(self._connections) + sum(made not in self._connections for made in self._beginning.values())
+        count = self._count()
         for _ in range(AT_ONCE):
             try:
-                taken, _ = sock.accept()
+                taken, peer = sock.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -123,17 +130,45 @@ class Port:
                 return
             left = math.inf if limit == resource.RLIM_INFINITY else limit - taken.fileno()
             few = left <= (SPARE_LEAST if count < CONNECTIONS_LEAST else spare)
-            if few or count >= self._connections_max:
+            if few or not self._has_room(count, peer):
                 taken.close()
                 self._refused()
                 self._tell("too_many_connections", limit=self._connections_max, open_files_limit=limit if few else None)
                 continue
             taken.settimeout(0)
-            count += 1
             made = self._make()
             task = self._loop.create_task(self._begin(taken, made))
             self._beginning[task] = made
-            task.add_done_callback(self._beginning.pop)
+            task.add_done_callback(self._begun)
+            if self._crowd is not None:
+                self._crowd.comes(made, address_of(peer), partial(self._cut, task, made))
+            count = count + 1 if self._crowd is None else len(self._crowd)
+
+    def _count(self) -> int:
+        if self._crowd is not None:
+            return len(self._crowd)
+        return len(self._connections) + sum(made not in self._connections for made in self._beginning.values())
+
+    def _has_room(self, count: int, peer: Any) -> bool:
+        if self._crowd is None:
+            return count < self._connections_max
+        address = address_of(peer)
+        if not self._crowd.admits(address):
+            self._tell("too_many_of_one_address", address=address)
+            return False
+        return len(self._crowd) < self._connections_max or self._crowd.make_room()
+
+    def _cut(self, task: asyncio.Task[None], made: Any) -> None:
+        """It had not introduced itself, and others want its place."""
+        self._refused()
+        self._tell("stranger_cut", limit=self._connections_max)
+        made.abort()
+        self._loop.call_soon(task.cancel)  # once it has begun: what it was given is closed then
+
+    def _begun(self, task: asyncio.Task[None]) -> None:
+        made = self._beginning.pop(task)
+        if self._crowd is not None and made not in self._connections:
+            self._crowd.ended(made)  # it never opened, or has ended
 
     def _accept_again(self, sock: socket.socket) -> None:
         del self._again[sock]

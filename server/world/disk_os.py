@@ -377,7 +377,12 @@ class OsDisk:
         target = path.resolve()
         if path.is_symlink():
             path.unlink()
-        shutil.rmtree(target)
+        try:
+            shutil.rmtree(target)
+        except OSError as error:
+            # A file system is mounted on it: whoever did that removes the directory.
+            if error.errno != errno.EBUSY or self.list(target):
+                raise
 
     def sync_directory(self, path: Path) -> None:
         """See Disk."""

@@ -24,7 +24,8 @@ from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 from ports.seldom import Seldom
 from server.world.accepting import CLOSE_S, Port, keep_alive
 from server.world.addresses import names_in, split_address
-from server.world.unread import SLICE_BYTES, Unread, sliced
+from server.world.crowd import Crowd
+from server.world.unread import SLICE_BYTES, Unread, passed_on_by, sliced
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +40,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         handler: ConnectionHandler,
         limits: ConnectionLimits,
         fatal: Callable[[BaseException], None],
-        registry: dict[AsyncioConnection, None],
+        crowd: Crowd,
         reading: Reading,
         seldom: Seldom,
         unread: Unread,
@@ -49,7 +50,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._unread = unread
         self._limits = limits
         self._fatal = fatal
-        self._registry = registry
+        self._crowd = crowd
         self._decoder = FrameDecoder(
             frame_bytes_max=limits.unauthenticated_frame_bytes, shared=reading.shared, place_bytes=reading.place_bytes
         )
@@ -67,8 +68,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._was_congested = False
         self._low = False
         """The transport is to say when it has nothing left, and not when it has little."""
-        self._sliced = False
-        """It is TLS."""
+        self._passed_on: Callable[[], int] | None = None
+        """With TLS, what that has passed on, and does not count any more."""
         self._paused = False
         self._error: Exception | None = None
         self._handshake: asyncio.TimerHandle | None = None
@@ -80,7 +81,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._registry[self] = None
+        self._crowd.opened(self)
         self._limits.traffic.opened += 1
         peer = transport.get_extra_info("peername")
         self._remote = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
@@ -90,7 +91,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             keep_alive(sock)
         self._identities = names_in(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes // 2)
-        self._sliced = transport.get_extra_info("ssl_object") is not None
+        self._passed_on = passed_on_by(transport) if transport.get_extra_info("ssl_object") is not None else None
         self._handshake = self._loop.call_later(self._limits.handshake_s, self._too_slow, "introduce itself")
         self._guard(lambda: self._handler.opened(cast(Connection, self)))
 
@@ -152,7 +153,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._notice_drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._registry.pop(self, None)
+        self._crowd.ended(self)
         self._closed = True
         self._unread.note(self, 0)
         if not self.ended.done():
@@ -163,7 +164,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._queue.clear()
         # Handlers and connections know each other: they are garbage that is looked for now and then, and what TLS has
         # for each of them is fifty times as large.
-        self._transport = None
+        self._transport = self._passed_on = None
         self._guard(lambda: self._handler.closed(self._error or exc))
 
     # -- the handler's side (ports.net.Connection)
@@ -180,6 +181,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def authenticated(self) -> None:
         """See Connection."""
+        self._crowd.introduced(self)
         self._decoder.frame_bytes_max = self._limits.frame_bytes
         self._decoder.header_bytes_max = self._limits.header_bytes
         if self._handshake is not None:
@@ -236,14 +238,15 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing() or not queue:
             return
-        if size > SLICE_BYTES and self._sliced:
+        more = self._passed_on
+        if size > SLICE_BYTES and more is not None:
             for some in sliced(queue):
                 transport.writelines(some)
         elif len(queue) == 1:
             transport.write(queue[0])
         else:
             transport.writelines(queue)
-        if self._unsent or transport.get_write_buffer_size():
+        if self._unread.knows(self) or transport.get_write_buffer_size() or (more is not None and more()):
             self.look()
             self._unread.make_room()
         if self._unsent > self._limits.send_buffer_bytes:
@@ -254,7 +257,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     def look(self) -> None:
         """What the transport has not sent (unread.Holder)."""
         self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        self._unread.note(self, self._unsent)
+        self._unread.note(self, self._unsent + (0 if self._passed_on is None else self._passed_on()))
 
     def _buffered(self) -> int:
         if self._unsent:
@@ -407,15 +410,15 @@ class AsyncioNetwork:
     ) -> AsyncioListener:
         """See Network. Raises ConfigError if the address cannot be bound."""
         host, port = split_address(address)
-        connections: dict[AsyncioConnection, None] = {}
-        unread = Unread(limits.unread_bytes_max, self._now)
+        crowd, unread = Crowd(per_address=limits.connections_per_address), Unread(limits.unread_bytes_max, self._now)
 
         def refused() -> None:
             limits.traffic.refused += 1
 
         bound = self._port(
-            lambda: AsyncioConnection(handler(), limits, self._fatal, connections, self._reading, self._seldom, unread),
-            connections=connections,
+            lambda: AsyncioConnection(handler(), limits, self._fatal, crowd, self._reading, self._seldom, unread),
+            connections=crowd.open,
+            crowd=crowd,
             connections_max=limits.connections_max,
             tls=tls,
             handshake_s=limits.handshake_s,
@@ -425,7 +428,7 @@ class AsyncioNetwork:
             found = await bound.bind(host, port, BACKLOG)
         except OSError as error:
             raise ConfigError(f"cannot listen on {address}: {error.strerror or error}", path="address") from error
-        return AsyncioListener(bound, found, connections)
+        return AsyncioListener(bound, found, crowd.open)
 
     async def dial(
         self, address: str, handler: ConnectionHandler, *, limits: ConnectionLimits, tls: Tls | None
@@ -434,7 +437,7 @@ class AsyncioNetwork:
         host, port = split_address(address)
         unread = Unread(limits.unread_bytes_max, self._now)
         coroutine = connect(
-            lambda: AsyncioConnection(handler, limits, self._fatal, {}, self._reading, self._seldom, unread),
+            lambda: AsyncioConnection(handler, limits, self._fatal, Crowd(), self._reading, self._seldom, unread),
             host,
             port,
             ssl=current(tls),

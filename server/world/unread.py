@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ports.net import Buffer
 
@@ -43,6 +44,10 @@ class Unread:
         if held:
             self._held[holder] = held
 
+    def knows(self, holder: Holder) -> bool:
+        """It held something when that was last noted."""
+        return holder in self._held
+
     @property
     def tight(self) -> bool:
         """Half of what there may be is there: whoever holds something gets no more, if that can wait."""
@@ -78,3 +83,22 @@ def sliced(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
         some.append(rest)
         left -= len(rest)
     yield some
+
+
+def passed_on_by(tls: Any) -> Callable[[], int]:
+    """What a TLS transport has passed on and is not sent: it counts only what it has not passed on.
+
+    Where the transport below it is not found it is 0, and what counts begins behind that.
+    """
+    below = beneath(tls)
+    return (lambda: 0) if below is None else below.get_write_buffer_size
+
+
+def beneath(tls: Any) -> Any | None:
+    """What it passes bytes on to. Both loops keep that to themselves, uvloop out of reach of Python's attributes."""
+    below = getattr(getattr(tls, "_ssl_protocol", None), "_transport", None)
+    if below is None:
+        protocols = [part for part in gc.get_referents(tls) if type(part).__name__ == "SSLProtocol"]
+        parts = (part for part in gc.get_referents(*protocols) if part is not tls)
+        below = next((part for part in parts if hasattr(part, "get_write_buffer_size")), None)
+    return below

@@ -59,7 +59,7 @@ class CompactingWorld(World):
             disk=disk,
             directory=self.directory,
             partition_id=self.partition,
-            settings=LogSettings(segment_bytes=2048, open_files_max=2),
+            settings=LogSettings(segment_bytes=2048, segment_ms=1 << 39, open_files_max=2),
             mode=DurabilityMode.WRITE_AHEAD,
             base=base,
         )
@@ -138,8 +138,13 @@ class CompactingWorld(World):
 
     def _compact(self) -> None:
         if self.base:
-            keep_from = self.rng.randrange(1, self.chain[self.base - 1].last_index + 2)
-            job = self.log.compact(keep_from)
+            last = self.chain[self.base - 1].last_index
+            keep_from = self.rng.choice([self.rng.randrange(1, last + 2), last + 1])
+            self.mark()
+            sealing = self.log.sealing(keep_from) if self.rng.random() < 0.7 else None
+            if sealing is not None:
+                sealing()
+            job = self.log.compact(keep_from, ends=self.rng.random() < 0.3)
             ends = {batch.digest for batch in self.chain}
             self.durable -= {
                 digest  # lost a conflict: may go with its segment

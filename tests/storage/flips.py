@@ -62,7 +62,7 @@ class Store:
             disk=disk,
             directory=LOGS,
             partition_id=P,
-            settings=LogSettings(segment_bytes=self.segment_bytes),
+            settings=LogSettings(segment_bytes=self.segment_bytes, segment_ms=0),
             mode=DurabilityMode.WRITE_AHEAD,
         )
 

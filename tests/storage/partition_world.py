@@ -44,7 +44,7 @@ def open_log(disk: SimDisk, directory: Path, partition: PartitionId, mode: Durab
         disk=disk,
         directory=directory,
         partition_id=partition,
-        settings=LogSettings(segment_bytes=4096, open_files_max=2),
+        settings=LogSettings(segment_bytes=4096, segment_ms=0, open_files_max=2),
         mode=mode,
     )
 

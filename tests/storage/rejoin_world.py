@@ -113,6 +113,8 @@ def opened(disk: SimDisk, rng: random.Random) -> Opened:
         lambda begun: journal_on(disk, begun=begun),
         memory(disk, rng),
         begun=True,
+        own=None,
+        needed=lambda _: False,
         disk=disk,
         directory=JOURNAL,
         partition=lambda p: DATA / str(p),

@@ -21,21 +21,24 @@ SIZES = [0, 20, 300, 1, 700, 90, 600, 7, 2000, 30, 4, 900]
 
 
 class Wire:
-    """Both ends of a link; frames wait until ``deliver``."""
+    """All ends of some links; frames wait until ``deliver``."""
 
     def __init__(self) -> None:
-        self.frames: list[tuple[str, Frame]] = []
+        self.frames: list[tuple[str, str, Frame]] = []
         self.ends: dict[str, Repair] = {}
         self.now = 0.0
 
-    def links(self) -> Any:
+    def links(self, node: str) -> Any:
         def send(peer: str, kind: Kind, header: dict[str, Any], buffers: Sequence[Any] = ()) -> bool:
-            self.frames.append((peer, Frame(kind, 0, header, memoryview(b"".join(buffers)))))
-            return True
+            if peer in self.ends:
+                self.frames.append((node, peer, Frame(kind, 0, header, memoryview(b"".join(buffers)))))
+            return peer in self.ends
 
-        return SimpleNamespace(send=send, connected=lambda _: True)
+        return SimpleNamespace(send=send, connected=self.ends.__contains__)
 
-    def add(self, node: str, other: str, start: Recovered) -> Repair:
+    def add(self, node: str, others: str, start: Recovered) -> Repair:
+        """``others``: a letter each, some of which may come later."""
+
         def submit(job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
             try:
                 result = job()
@@ -45,8 +48,8 @@ class Wire:
                 done(result, None)
 
         self.ends[node] = Repair(
-            peers=[NodeId(other)],
-            links=self.links(),
+            peers=[NodeId(other) for other in others],
+            links=self.links(node),
             payloads=start.payloads,
             journal=start.journal,
             offload=SimpleNamespace(submit=submit),  # type: ignore[arg-type]
@@ -57,8 +60,7 @@ class Wire:
 
     def deliver(self) -> None:
         while self.frames:
-            node, frame = self.frames.pop(0)
-            (sender,) = self.ends.keys() - {node}
+            sender, node, frame = self.frames.pop(0)
             self.ends[node].on_frame(NodeId(sender), frame)
 
 
@@ -189,6 +191,30 @@ def test_many_that_nobody_has_do_not_keep_others_from_coming_back() -> None:
     assert [start.payloads.holds(route) for route in store.routes] == [False] * 40 + [True] * 20
     assert {route.digest for route, _ in ours.lost()} == {route.digest for route in gone}
     assert all(bytes(start.payloads.read(route)) for route in rest)
+
+
+def test_a_chain_comes_back_in_order_from_who_comes_later_than_one_who_has_none_of_it() -> None:
+    """It was asked for what lay behind what the first one had been asked for: none of that could be taken, for good."""
+    store = stored([20] * 40, segment_bytes=1 << 16)
+    disk, none = fresh(store), fresh(store)
+    for each in (disk, none):
+        each.remove(store.file(".log"))
+    start, whole = recovered(store, disk), recovered(store, fresh(store))
+    wire = Wire()
+    ours = wire.add("a", "bc", start)
+    wire.add("b", "ac", recovered(store, none))
+    ours.missing(start.wanted)
+    for away in (True, False):
+        for _ in range(4):
+            ours.work()
+            wire.deliver()
+            start.group.flush()
+            wire.now += 1
+        assert ours.active is away
+        if away:
+            wire.add("c", "ab", whole)
+    disk.power_loss()
+    check_all_there(store, disk.image())
 
 
 def test_damage_found_by_a_reader_is_mended_and_stays_so() -> None:

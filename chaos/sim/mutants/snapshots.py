@@ -81,6 +81,13 @@ MUTANTS: Final = (
         needs="outdates",
     ),
     Mutant(
+        "newest-kept",
+        "The newest segment of a log that nobody writes to stays, however old it is (OutdatedRemoved).",
+        ("OutdatedRemoved",),
+        (Edit(COMPACTION + "_remove", 'if state_machine == "log" else None', "if False else None"),),
+        needs="outdates",
+    ),
+    Mutant(
         "removed-too-much",
         "Segments go that hold what was committed behind the cut.",
         (
@@ -120,7 +127,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "server.directory.install:restore_state",
-                "machine.load(_told(read_section(file, section), moved), position)",
+                "machine.load(_told(read_section(file, section, patient=True), moved), position)",
                 "pass",
             ),
         ),

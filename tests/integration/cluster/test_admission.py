@@ -67,13 +67,13 @@ async def test_who_waits_in_vain_is_refused_or_too_late(small: LocalCluster) -> 
         await boom.admin("pause", 1, node=leader)
         await boom.submit(1, [Put(b"a%d" % k, b"") for k in range(100)], wait="committed")
         with pytest.raises((Overloaded, DeadlineExceeded)):
-            await boom.submit(1, [Add(b"never", 1)] * 2, admission_wait=0.2, timeout=0.5)
-        given_up = asyncio.ensure_future(boom.submit(1, [Add(b"never", 1)] * 2, admission_wait=20.0))
+            await boom.submit(1, [Add(b"never", 1)] * 2, wait="committed", admission_wait=0.2, timeout=0.5)
+        given_up = asyncio.ensure_future(boom.submit(1, [Add(b"never", 1)] * 2, wait="committed", admission_wait=20.0))
         await waiting_at(boom, leader, 1)
         given_up.cancel()
         await waiting_at(boom, leader, 0)
         async with Client(small.endpoints) as other:
-            gone = asyncio.ensure_future(other.submit(1, [Add(b"never", 1)] * 2, admission_wait=20.0))
+            gone = asyncio.ensure_future(other.submit(1, [Add(b"never", 1)] * 2, wait="committed", admission_wait=20.0))
             await waiting_at(boom, leader, 1)
         with pytest.raises(LogboomError):
             await gone
@@ -125,7 +125,7 @@ async def test_who_waits_at_a_leader_that_stops_gets_in_at_the_next_one() -> Non
             name = await asyncio.to_thread(own.leader)
             await boom.admin("pause", 1, node=own.addresses[name])
             await boom.submit(1, [Put(b"a%d" % k, b"") for k in range(100)], wait="committed")
-            waits = asyncio.ensure_future(boom.submit(1, [Add(b"n", 1)] * 2, admission_wait=20.0))
+            waits = asyncio.ensure_future(boom.submit(1, [Add(b"n", 1)] * 2, wait="committed", admission_wait=20.0))
             await waiting_at(boom, own.addresses[name], 1)
             own.kill(name, signal.SIGTERM)
             await waits

@@ -34,10 +34,10 @@ async def test_a_paused_partition_times_out_with_the_watermarks(cluster: LocalCl
             for wait_blocked in (False, True):
                 with pytest.raises(BarrierTimeout) as failed:
                     await boom.barrier(receipt.global_index, node=leader, timeout=0.5, wait_blocked=wait_blocked)
-                marks = {row[0]: row for row in failed.value.watermarks}
-                assert marks[3][5] < receipt.global_index
-                assert marks[3][6] == "paused"
-                assert all(row[5] >= receipt.global_index for p, row in marks.items() if p != 3)
+                marks = {mark.partition_id: mark for mark in failed.value.watermarks}
+                assert marks[3].applied_global_index < receipt.global_index
+                assert marks[3].state == "paused"
+                assert all(m.applied_global_index >= receipt.global_index for p, m in marks.items() if p != 3)
         finally:
             await boom.admin("resume", 3, node=leader)
         await boom.barrier(receipt.global_index, scope="all", timeout=30)
@@ -75,7 +75,8 @@ async def test_many_who_wait_for_the_same_are_one_waiter_and_each_keeps_his_own_
         tasks = [wait(timeout) for timeout in (0.5, 60.0) for _ in range(5_000)]
         short = await asyncio.gather(*tasks[:5_000], return_exceptions=True)
         assert {type(each) for each in short} == {BarrierTimeout}
-        assert {(row[0], row[5] < target) for each in short for row in getattr(each, "watermarks", ())} == {(0, True)}
+        marks = [mark for each in short if isinstance(each, BarrierTimeout) for mark in each.watermarks]
+        assert {(mark.partition_id, mark.applied_global_index < target) for mark in marks} == {(0, True)}
         assert (await writer.status(node=node))["waiters"] == before["waiters"] + 1
         receipt = await writer.submit(0, Put(b"k", b"v"), wait="applied")
         reached = await asyncio.gather(*tasks[5_000:])

@@ -266,6 +266,31 @@ def test_all_members_move_to_other_addresses_and_no_write_fails(tmp_path: Path) 
             assert "address_of_settings_differs" not in last, "of itself each knows it"
 
 
+def test_two_of_three_that_have_changed_places_are_found(tmp_path: Path) -> None:
+    """Each was turned away when it called, as somebody answered where it was to be: the cluster stood still."""
+    with running(tmp_path) as (cluster, client):
+        client.update_member("n3", client_address=f"127.0.0.1:{free_ports(1)[0]}")  # now the log says who is where
+        client.submit(0, Add(b"n", 1))
+        client.barrier(client.token(), scope="all")
+        for node in ("n2", "n3"):
+            cluster.kill(node, signal.SIGTERM)
+            assert cluster.wait_ended(node) == 0
+        there = cluster.peer_addresses
+        there["n2"], there["n3"] = there["n3"], there["n2"]
+        rows = ",".join(f"{node}={there[node]}@{cluster.addresses[node]}" for node in cluster.nodes)
+        for node in ("n2", "n3"):
+            cluster._write_config(node, {**cluster._flags, "cluster.members": rows})
+            cluster.start_node(node)
+        wait_for(lambda: all(each["connected"] for each in seen_by(client, cluster.addresses["n1"])))
+        assert client.submit(0, Add(b"n", 1)).global_index > 0
+        assert "address_of_settings_differs" in cluster.log("n2").read_text()
+
+
+def seen_by(client: SyncClient, address: str) -> list[dict[str, Any]]:
+    members: list[dict[str, Any]] = client.member_list(node=address)["members"]
+    return members
+
+
 def test_who_was_added_with_a_wrong_address_is_added_with_the_right_one(tmp_path: Path) -> None:
     """Found by review: its id was burned, and the node had to be made anew under another one."""
     with running(tmp_path) as (cluster, client):

@@ -12,7 +12,15 @@ from click.testing import CliRunner
 
 from logboom import Add, Put, SyncClient
 from logboom.cli import cli
-from logboom.errors import DeadlineExceeded, LogboomError, NoSuchPartition, NotLeader, PartitionDestroyed, Unavailable
+from logboom.errors import (
+    DeadlineExceeded,
+    LogboomError,
+    NoSuchPartition,
+    NotLeader,
+    PartitionDestroyed,
+    PartitionPaused,
+    Unavailable,
+)
 from logboom.testing import LocalCluster
 from logboom.types import PARTITION_SETTINGS
 from tests.integration.cluster.backup_world import done
@@ -53,7 +61,7 @@ def waits_for_apply(cluster: LocalCluster, boom: SyncClient, partition: int, wai
         boom.admin("pause", partition, node=node)
     try:
         boom.submit(partition, Add(b"n", 1), wait=wait, timeout=3.0)
-    except DeadlineExceeded:
+    except (DeadlineExceeded, PartitionPaused):
         return True
     else:
         return False

@@ -28,6 +28,8 @@ from partitions.log.segment import SEGMENT_HEADER_BYTES
 from raftlog.journal.journal_codec import RECORD_HEADER, SEGMENT_HEADER
 from raftlog.links.marks import Mark
 from server.directory.directories import DIRECTORIES, HEARD, encode_heard
+from server.directory.journal_of import OF
+from server.directory.journal_of import encode as encode_of
 from server.world.disk_os import OsDisk, OsFile
 from tests.integration.cluster.snapshots_world import KV, LOG, SMALL, compact, fill
 from tests.integration.waiting import wait_for
@@ -307,6 +309,14 @@ def submitting(boom: SyncClient, size: int) -> threading.Thread:
     return thread
 
 
+def test_a_journal_of_another_directory_is_told(copy: Path) -> None:
+    """Its node would set it aside: what was promised since is in another one."""
+    (copy / "journal" / OF).write_bytes(encode_of(bytes(16)))
+    (found,) = verified(copy)["findings"]
+    assert (found["level"], Path(found["path"]).name) == ("damage", OF)
+    assert "sets the journal aside" in found["advice"]
+
+
 def test_a_directory_that_does_not_say_any_more_which_one_it_is_is_told(copy: Path) -> None:
     """The others would refuse its node: to those that have met it, it is another one."""
     (copy / DIRECTORIES).unlink()
@@ -320,9 +330,9 @@ def test_a_directory_that_does_not_say_any_more_which_one_it_is_is_told(copy: Pa
 @pytest.mark.parametrize(
     "pattern",
     [
-        "manifest.json", "directories.json", "remembered.json", "journal/base", "journal/newest", "journal/*.journal",
-        f"partitions/{LOG}/*.log", f"partitions/{LOG}/*.idx", f"partitions/{KV}/places", "snapshots/*.set",
-        "snapshots/*.states", f"partitions/{LOG}/state/checkpoint",
+        "manifest.json", "directories.json", "remembered.json", "journal/base", "journal/newest", "journal/of",
+        "journal/*.journal", f"partitions/{LOG}/*.log", f"partitions/{LOG}/*.idx", f"partitions/{KV}/places",
+        "snapshots/*.set", "snapshots/*.states", f"partitions/{LOG}/state/checkpoint",
     ],
 )  # fmt: skip
 def test_what_the_disk_cannot_read_is_told_and_the_rest_is_looked_at(

@@ -118,9 +118,9 @@ async def test_a_full_budget_refuses_by_name_and_returns_to_zero() -> None:
             assert 20 <= error.retry_after <= 25  # later than the deadline: said at once, not tried again
             assert error.outcome == "not_applied"
             with pytest.raises(RecordTooLarge):
-                await boom.submit(2, [Put(b"c%d" % k, b"") for k in range(101)])
+                await boom.submit(2, [Put(b"c%d" % k, b"") for k in range(101)], wait="committed")
             assert (await boom.watermarks([2], node=leader))[0].log_index == before
-            waiting = asyncio.ensure_future(boom.submit(2, Put(b"d", b"")))
+            waiting = asyncio.ensure_future(boom.submit(2, Put(b"d", b""), wait="committed"))
             await asyncio.sleep(0)
             waiting.cancel()
             await boom.admin("resume", 2, node=leader)

@@ -84,6 +84,26 @@ def test_what_two_have_acknowledged_is_not_lost_with_one_of_their_journals(clust
     it_is_kept(cluster)
 
 
+def test_an_earlier_journal_that_comes_back_has_forgotten_what_the_one_since_promised(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """As one does on a file system of its own that was not mounted at one of the starts."""
+    journal, former = cluster.data_dirs["n2"] / "journal", tmp_path / "former"
+    with cluster.client(timeout=30) as boom:
+        for number in range(30):  # further than the next one will be
+            boom.submit(0, [Put(b"key", b"%d" % number)])
+        stop(cluster, "n2")
+        journal.rename(former)
+        journal.mkdir()
+        cluster.start_node("n2")
+        wait_for(lambda: rejoined(cluster, "n2") == 1 and votes(boom, cluster, "n2"))
+    only_n2_runs_once_two_have_acknowledged(cluster)
+    stop(cluster, "n2")
+    shutil.rmtree(journal)
+    former.rename(journal)
+    it_is_kept(cluster)
+
+
 def test_two_empty_disks_are_no_majority(cluster: LocalCluster) -> None:
     """The third one may be the only one that knows what was acknowledged: nobody leads without it, nor against it."""
     with cluster.client(timeout=30) as boom:

@@ -44,7 +44,7 @@ def test_a_third_of_the_seeds_have_slow_workers() -> None:
     assert {parameters.settings.lag == LagSettings() for parameters in drawn if not parameters.lags} == {True}
 
 
-@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize("seed", [3, 10])
 def test_a_leader_whose_workers_stand_still_freezes_gives_leadership_away_and_thaws(seed: int) -> None:
     lag = played(stalled(seed, dice=WHOLE_NODE)).lag
     assert lag["freeze"]

@@ -22,12 +22,13 @@ async def found(
     times: tuple[int, ...] = (50, 30, 10),
     lease: int | None = None,
     written: int = 3,
+    idle: bool = False,
     rotten: tuple[str, ...] = (),
     **how: Any,
 ) -> list[str]:
     """What is wrong with a node that keeps records for 20 s, and whose log begins here after it was compacted to 30.
 
-    ``written``: the segment that was written to when that began; then it was the third.
+    ``written``: the segment that was written to when that began; then it was the third. ``idle``: nobody writes.
     """
     wrong = list[str]()
     digests = {(0, last): (at, b"%d" % last) for at, last in ENDS}
@@ -39,6 +40,11 @@ async def found(
         _names=dict.fromkeys(range((first - 1) // 10, 4), ""),
         _tentative=SimpleNamespace(segments_behind=lambda _: set()),
         _written_segment=written,
+        _order=7,
+        _synced_order=7 if idle else 6,
+        _journaled=False,
+        _job=None,
+        _unwritten=SimpleNamespace(queued=False),
         _committed=SimpleNamespace(newest_in=lambda segment: 10 * segment + 10),
         _leases=SimpleNamespace(_leases=leases),
     )
@@ -79,6 +85,7 @@ async def test_what_may_be() -> None:
     assert await found(1, retain_log_ms=0) == []
     assert await found(1, times=(50, 30, 40)) == []  # clocks at odds
     assert await found(11, written=1) == []  # full since what goes was chosen
+    assert await found(11, written=1, idle=True) == ["OutdatedRemoved"]  # that could have been chosen, too
     assert await found(11, rotten=("n1", "n2")) == []  # how old what is rotten is nobody knows
     assert await found(11, rotten=("n2",)) == ["OutdatedRemoved"]
 

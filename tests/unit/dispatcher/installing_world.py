@@ -20,6 +20,7 @@ from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
 from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
+from snapshots.states import StatesWriter
 from snapshots.store import SnapshotStore
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, chain, commit, flush, open_log
@@ -80,9 +81,18 @@ class Wire:
 class Source:
     """A node with a set, and a log of which the first records may be gone."""
 
-    def __init__(self, name: str, wire: Wire, *, big: int = 3000, cluster: str = "c", digest: bytes = b"") -> None:
-        """``digest``: what the set says that the log ends with, should it lie."""
-        self.cluster = cluster
+    def __init__(
+        self,
+        name: str,
+        wire: Wire,
+        *,
+        big: int = 3000,
+        cluster: str = "c",
+        digest: bytes = b"",
+        raft_index: int = 77,
+    ) -> None:
+        """``digest``: what the set says that the log ends with, should it lie. ``raft_index``: of its cut."""
+        self.cluster, self.raft_index = cluster, RaftIndex(raft_index)
         self.now = 0.0
         self.disk, self.batches = SimDisk(random.Random(1)), chain(COUNT)
         self.log = open_log(self.disk)
@@ -105,17 +115,22 @@ class Source:
     def set_at(self, global_index: GlobalLogIndex) -> None:
         """A set."""
         tail = self.batches[-1]
-        self.parent = ParentState(global_index, 77, {LOG: Tail(tail.last_index, self.digest or tail.digest, G)})
-        writer = self.store.begin(global_index)
-        writer.add(LOG, "log", Dump(entries(3), tail.last_index))
-        writer.add(PartitionId(P + 1), "kv", Dump(entries(self.big, value=bytes(range(256)) * 4), 1))
+        tails = {LOG: Tail(tail.last_index, self.digest or tail.digest, G)}
+        self.parent = ParentState(global_index, self.raft_index, tails)
+        writer = self.written_by(self.store.begin(global_index))
         self.store.complete(writer, self.meta_of(writer.finish()))
+
+    def written_by(self, writer: StatesWriter) -> StatesWriter:
+        """All states of a set."""
+        writer.add(LOG, "log", Dump(entries(3), self.batches[-1].last_index))
+        writer.add(PartitionId(P + 1), "kv", Dump(entries(self.big, value=bytes(range(256)) * 4), 1))
+        return writer
 
     def meta_of(self, written: Any) -> SetMeta:
         return SetMeta(
             cluster=self.cluster,
             global_index=written.global_index,
-            raft_index=RaftIndex(77),
+            raft_index=self.raft_index,
             raft_term=Term(2),
             parent=self.parent.encode(),
             partitions=written.partitions,

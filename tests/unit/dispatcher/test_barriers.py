@@ -141,7 +141,8 @@ class TestTime:
         (error,) = answers
         assert type(error) is BarrierTimeout
         assert (error.target, error.behind) == (5, [B, C])
-        assert error.watermarks == [to_row(mark) for mark in desk.watermarks.all([C, A, B])]
+        assert error.fields["watermarks"] == [to_row(mark) for mark in desk.watermarks.all([C, A, B])]
+        assert error.watermarks == tuple(desk.watermarks.all([C, A, B]))
         assert "5" in error.message
         assert error.retryable
 
@@ -180,7 +181,7 @@ class TestBlocked:
         assert waiter is None
         assert isinstance(error, BarrierBlocked)
         assert (error.blocked, error.target) == ([[B, state]], 5)
-        assert error.watermarks == [to_row(mark) for mark in desk.watermarks.all([A, B])]
+        assert error.watermarks == tuple(desk.watermarks.all([A, B]))
         assert f"partition 1 is {state}" in error.message
         assert len(desk.barriers) == 0
 

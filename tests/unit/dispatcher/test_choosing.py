@@ -79,6 +79,16 @@ class TestChoosing:
         assert leader.anew == [B]
         assert leader.choosing.of(A).ack is Ack.APPLIED
 
+    def test_where_nothing_is_applied_whoever_waits_for_that_now_is_told(self) -> None:
+        leader, told = Leader(), list[PartitionId]()
+        leader.submitting.paused = told.append
+        for is_paused in (False, True):
+            leader.workers[B] = SimpleNamespace(is_paused=is_paused)
+            leader.choose(B, LINEARIZABLE)
+            leader.hand_up()
+            assert told == [B] * is_paused
+            assert leader.anew == [B] * (1 + is_paused)
+
     def test_who_follows_takes_it_as_well(self) -> None:
         leader, follower = Leader(), Leader()
         leader.choose(B, LINEARIZABLE)

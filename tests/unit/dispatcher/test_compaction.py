@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,13 +31,16 @@ from tests.unit.snapshots.states_world import Dump, entries, set_meta
 class Compacting(Compaction):
     """That notes what it is to compact to."""
 
-    def __init__(self, *, sets: int, held: int | None, keep: int = 2, applied: int = 1 << 62) -> None:
+    def __init__(self, *, sets: int, held: Sequence[int] = (), keep: int = 2, applied: int = 1 << 62) -> None:
         self.store = SnapshotStore(SimDisk(random.Random(0)), Path("/n/snapshots"))
         for number in range(1, sets + 1):
             self.take(10 * number)
+        self.held = list(held)
         self.targets: list[int] = []
         self.then = 0
         """A set that comes meanwhile."""
+        self.begun = 0
+        """One that somebody begins to fetch meanwhile."""
         journal, engine = SimpleNamespace(base=SimpleNamespace(index=1)), SimpleNamespace(applied_index=applied)
         nobody: Any = SimpleNamespace(journal=journal, engine=engine)
         super().__init__(
@@ -49,7 +52,7 @@ class Compacting(Compaction):
             raft=nobody,
             clock=nobody,
             offloads=(Inline(), Inline()),  # type: ignore[arg-type]
-            held_back=lambda: None if held is None else GlobalLogIndex(held),
+            held_back=lambda: {GlobalLogIndex(each) for each in self.held},
             forget=nobody,
             fatal=nobody,
         )
@@ -63,44 +66,72 @@ class Compacting(Compaction):
         self.targets.append(target.global_index)
         if self.then:
             self.take(self.then)
+        if self.begun:
+            self.held.append(self.begun)
 
     def left(self) -> list[int]:
         return [meta.global_index for meta in self.store.sets()]
 
 
 async def test_it_goes_to_the_set_before_the_newest() -> None:
-    one = Compacting(sets=3, held=None)
+    one = Compacting(sets=3)
     await one._compact()
     assert (one.targets, one.left()) == ([20], [20, 30])
 
 
 async def test_one_set_alone_is_nothing_to_compact_to() -> None:
-    one = Compacting(sets=1, held=None)
+    one = Compacting(sets=1)
     await one._compact()
     assert (one.targets, one.left()) == ([], [10])
 
 
-async def test_a_set_that_is_fetched_is_kept_and_all_that_follows_it() -> None:
-    one = Compacting(sets=4, held=10)
+@pytest.mark.parametrize(
+    ("held", "keep", "left"),
+    [
+        ([10], 2, [10, 50, 60]),
+        ([10], 3, [10, 40, 50, 60]),
+        ([30, 10], 2, [10, 30, 50, 60]),
+        ([50, 10], 2, [10, 50, 60]),
+    ],
+)
+async def test_a_set_that_is_fetched_is_kept_and_none_of_those_that_nobody_needs(
+    held: list[int], keep: int, left: list[int]
+) -> None:
+    """All that were newer stayed as long as one did: for hours, of a member that went away in the midst of it."""
+    one = Compacting(sets=6, held=held, keep=keep)
     await one._compact()
-    assert (one.targets, one.left()) == ([10], [10, 20, 30, 40])
+    assert (one.targets, one.left()) == ([10], left)
+
+
+@pytest.mark.parametrize("held", [[60], [50], [50, 60], [70]])
+async def test_the_last_that_are_fetched_change_nothing(held: list[int]) -> None:
+    one = Compacting(sets=6, held=held)
+    await one._compact()
+    assert (one.targets, one.left()) == ([50], [50, 60])
+
+
+async def test_what_somebody_begins_to_fetch_while_it_compacts_is_kept() -> None:
+    one = Compacting(sets=6, held=[10])
+    one.begun = 30
+    await one._compact()
+    assert (one.targets, one.left()) == ([10], [10, 30, 50, 60])
 
 
 async def test_more_may_be_kept() -> None:
-    one = Compacting(sets=4, held=None, keep=3)
+    one = Compacting(sets=4, keep=3)
     await one._compact()
     assert (one.targets, one.left()) == ([30], [20, 30, 40])
 
 
 async def test_nothing_goes_that_its_own_log_has_not_come_to_again() -> None:
     """A node that has lost its journal has sets that lie before it."""
-    one = Compacting(sets=2, held=None, applied=2)
+    one = Compacting(sets=2, applied=2)
     await one._compact()
     assert (one.targets, one.left()) == ([], [10, 20])
 
 
-@pytest.mark.parametrize(("held", "left"), [(None, [40, 50]), (20, [20, 30, 40, 50])])
-async def test_sets_that_were_fetched_in_vain_do_not_gather(held: int | None, left: list[int]) -> None:
+@pytest.mark.parametrize(("held", "left"), [([], [40, 50]), ([20], [20, 40, 50])])
+async def test_sets_that_were_fetched_in_vain_do_not_gather(held: list[int], left: list[int]) -> None:
     """Found by review: as long as a log could not be fetched each attempt left another set, and the disk filled up."""
     one = Compacting(sets=5, held=held, applied=2)
     await one._compact()
@@ -109,14 +140,14 @@ async def test_sets_that_were_fetched_in_vain_do_not_gather(held: int | None, le
 
 async def test_what_is_fetched_is_kept_though_a_set_came_while_it_compacted() -> None:
     """Found by review: so many sets were kept as had been needed before."""
-    one = Compacting(sets=3, held=10)
+    one = Compacting(sets=3, held=[10])
     one.then = 40
     await one._compact()
-    assert (one.targets, one.left()) == ([10], [10, 20, 30, 40])
+    assert (one.targets, one.left()) == ([10], [10, 30, 40])
 
 
 async def test_closed_it_begins_nothing_until_it_goes_on() -> None:
-    one = Compacting(sets=2, held=None)
+    one = Compacting(sets=2)
     await one.close()
     one.start()
     assert one._task is None
@@ -137,7 +168,7 @@ async def test_closed_it_begins_nothing_until_it_goes_on() -> None:
     ],
 )
 async def test_records_go_by_size_or_by_age(machine: str, settings: dict[str, int], kept_from: int) -> None:
-    one, aged = Compacting(sets=1, held=None), Aged()
+    one, aged = Compacting(sets=1), Aged()
     one._settings = SnapshotSettings(**{"retain_bytes": 0, **settings})
     one._cluster = ClusterSettings(state_machine=machine)
     one._logs, one._clock = {PartitionId(0): aged}, cast("Any", VirtualClock())  # type: ignore[dict-item]
@@ -159,8 +190,10 @@ def test_records_of_logs_stay_unless_somebody_says_so(machine: str, settings: di
     assert removes(SnapshotSettings(**settings), machine) is removed
 
 
-async def test_a_header_that_is_damaged_keeps_what_may_be_outdated() -> None:
-    one, aged = Compacting(sets=1, held=None), Aged(damaged=True)
+@pytest.mark.parametrize("error", [CorruptData("a header", path="x"), OSError(errno.EIO, "a bad sector")])
+async def test_a_header_that_is_damaged_keeps_what_may_be_outdated(error: Exception) -> None:
+    """In a bad sector it ended the node, with each compaction."""
+    one, aged = Compacting(sets=1), Aged(error)
     one._settings, one._cluster = SnapshotSettings(retain_log_ms=1), ClusterSettings(state_machine="log")
     one._logs, one._clock = {PartitionId(0): aged}, cast("Any", VirtualClock())  # type: ignore[dict-item]
     await one._remove(ParentState(), PartitionId(0), 100)
@@ -182,14 +215,15 @@ class Aged:
 
     partition_id = PartitionId(0)
 
-    def __init__(self, *, damaged: bool = False) -> None:
-        self._damaged = damaged
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
         self.kept_from = 0
+        self.sealed_for: int | None = None
 
     def last_before(self, timestamp_ms: int, *, through_index: int, now_ms: int) -> int:
         assert timestamp_ms < now_ms
-        if self._damaged:
-            raise CorruptData("a header", path="x")
+        if self._error is not None:
+            raise self._error
         return min(through_index, 40) if timestamp_ms >= 9_000 else 0
 
     def compaction_point(self, through: int, retain: int | None, *, now: float, outdated_to: int) -> int:
@@ -197,17 +231,21 @@ class Aged:
         by_size = 1 if retain is None else 71
         return max(by_size, outdated_to + 1)
 
+    def sealing(self, keep_from: int) -> Callable[[], None]:
+        return lambda: setattr(self, "sealed_for", keep_from)
+
     def shortening(self, _: int) -> None:
         return None
 
     def compact(self, keep_from: int, *, ends: bool) -> Callable[[], None]:
+        assert self.sealed_for == (keep_from if ends else None)
         self.kept_from, self.ends = keep_from, ends
         return lambda: None
 
 
 async def test_one_that_was_closed_before_it_began_goes_on() -> None:
     """Its task never ran, so it never said that it was over: nothing was compacted any more."""
-    one = Compacting(sets=3, held=None)
+    one = Compacting(sets=3)
     one.start()
     await one.close()
     one.go_on()
@@ -221,7 +259,7 @@ class TestPlacesThatChange:
 
     @staticmethod
     async def _secured(log: PartitionLog) -> Compacting:
-        one = Compacting(sets=1, held=None)
+        one = Compacting(sets=1)
         one._logs, one._workers = {P: log}, {}
         await one._secure(P, log.committed_index)
         return one
@@ -275,7 +313,7 @@ class TestThreads:
     async def test_logs_are_compacted_while_the_next_snapshot_is_being_written(self) -> None:
         """Found by review: it takes minutes, and the disk filled up meanwhile."""
         disk, log, _ = grown()
-        one, busy = Compacting(sets=2, held=None), Threads()
+        one, busy = Compacting(sets=2), Threads()
         one._store_offload, one._logs, one._workers = busy, {P: log}, {}  # type: ignore[assignment]
         one._compact_to = lambda _: one._secure(P, log.committed_index)  # type: ignore[method-assign, assignment]
         one.start()
@@ -286,7 +324,7 @@ class TestThreads:
     async def test_whoever_stops_it_finds_it_at_the_end_of_its_step(self) -> None:
         """A node that is about to be made from a snapshot writes the same files next."""
         disk, log, _ = grown()
-        one, busy = Compacting(sets=2, held=None), Threads()
+        one, busy = Compacting(sets=2), Threads()
         one._offload, one._logs, one._workers = busy, {P: log}, {}  # type: ignore[assignment]
         one._compact_to = lambda _: one._secure(P, log.committed_index)  # type: ignore[method-assign, assignment]
         one.start()
@@ -303,7 +341,7 @@ class TestThreads:
     async def test_what_the_disk_refuses_in_that_step_stops_the_node(self) -> None:
         """Nobody else hears of it."""
         _, log, _ = grown()
-        one, busy, refused = Compacting(sets=2, held=None), Threads(), list[BaseException]()
+        one, busy, refused = Compacting(sets=2), Threads(), list[BaseException]()
         one._offload, one._logs, one._workers = busy, {P: log}, {}  # type: ignore[assignment]
         one._fatal = refused.append
         full = OSError(errno.EIO, "the disk")

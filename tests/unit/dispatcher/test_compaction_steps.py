@@ -88,7 +88,7 @@ class Node(Compaction):
             raft=raft,
             clock=SimpleNamespace(monotonic=lambda: 0.0),
             offloads=(Inline(), Inline()),  # type: ignore[arg-type]
-            held_back=lambda: None,
+            held_back=tuple,
             forget=self._forgotten,
             fatal=self.deaths.append,
         )

@@ -72,7 +72,7 @@ class TestReaching:
         apply(world, N2, 9)
         world[N1].barriers.expire(1.0)
         assert isinstance(answers[0], BarrierTimeout)
-        assert (answers[0].behind, answers[0].frontiers) == ([A], [[A, 0]])
+        assert (answers[0].behind, answers[0].frontiers) == ([A], {A: 0})
 
 
 class TestCost:

@@ -15,6 +15,7 @@ from logboom.errors import CorruptData
 from logboom.types import GlobalLogIndex, NodeId
 from logboom.wire import Frame, Kind
 from partitions.log.opening import LogBase, begin_places
+from snapshots.store import SnapshotStore
 from tests.unit.dispatcher.installing_world import COUNT, LOG, G, Source, Target, Wire, history
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, chain, commit, open_log
@@ -205,6 +206,28 @@ async def test_what_nobody_expected_leaves_a_node_that_compacts_on_and_can_be_of
     assert target.ready == [G]
 
 
+@pytest.mark.parametrize("closed", [False, True])
+async def test_who_is_about_to_start_anew_begins_nothing_more(*, closed: bool) -> None:
+    """Another fetch, in vain, set compaction going: what had been fetched of the logs was not what they said then."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+    if closed:
+        await target.installing.close()
+    else:
+        source.serving.offer(NodeId("t"))
+        await target.ended()
+    before = target.installing.begun, list(target.ready), list(target.compaction)
+    target.installing._spare_bytes, target.disk.capacity = 1 << 20, target.disk._used
+    source.set_at(GlobalLogIndex(G + 1))
+    source.now += OFFER_AGAIN_S
+    source.serving.offer(NodeId("t"))
+    for _ in range(50):  # enough for a fetch to fail
+        await asyncio.sleep(0)
+    assert wire.asked(Kind.SNAPSHOT_OFFER)[-1]["global_index"] == G + 1
+    assert before == (target.installing.begun, target.ready, target.compaction)
+    assert before == ((0, [], []) if closed else (1, [G], ["stops"]))
+
+
 @pytest.mark.parametrize("file", ["meta", "states"])
 async def test_a_node_that_gives_nothing_of_a_set_is_not_asked_for_ever(file: str) -> None:
     """Found by review: of its description, as fast as the link took it."""
@@ -272,17 +295,45 @@ async def test_an_offer_of_what_is_here_already_is_not_taken() -> None:
     assert wire.asked(Kind.SNAPSHOT_FETCH) == []
 
 
+async def test_a_set_of_its_own_from_before_others_cut_theirs_is_not_taken_for_the_one_that_is_offered() -> None:
+    """Two cuts without a batch between them: it had come too far for its own, and fetched no other."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+    own = Source("own", Wire(), raft_index=3)
+    writer = target.store.begin(G)
+    target.store.complete(own.written_by(writer), own.meta_of(writer.finish()))
+    assert (target.store.get(G).raft_index, source.store.get(G).raft_index, target.applied) == (3, 77, 5)
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert target.ready == [G]
+    assert target.store.get(G) == source.store.get(G)
+    assert SnapshotStore(target.disk, Path("/t/snapshots")).sets() == source.store.sets()
+
+
+async def test_a_set_of_its_own_stays_where_nobody_has_a_later_one() -> None:
+    """Who offered it is gone, and whoever else has one of that index has one that is as early."""
+    wire = Wire()
+    own = Source("a", wire, raft_index=3)
+    target = Target(wire)
+    writer = target.store.begin(G)
+    target.store.complete(own.written_by(writer), own.meta_of(writer.finish()))
+    target.installing.on_frame(NodeId("b"), Frame(Kind.SNAPSHOT_OFFER, 0, {"global_index": int(G), "raft_index": 77}))
+    await target.ended()
+    assert (target.ready, target.fatal, target.installing.failed) == ([], [], 0)
+    assert target.store.get(G).raft_index == 3
+
+
 async def test_offers_are_seldom_and_what_is_fetched_is_held_back() -> None:
     wire = Wire()
     source, target = Source("a", wire), Target(wire)
-    assert source.serving.held_back() is None
+    assert not source.serving.held_back()
     for _ in range(5):
         source.serving.offer(NodeId("t"))
     assert len(wire.asked(Kind.SNAPSHOT_OFFER)) == 1
     await target.ended()
-    assert source.serving.held_back() == G
+    assert source.serving.held_back() == {G}
     source.now += LEASE_S + 1
-    assert source.serving.held_back() is None
+    assert not source.serving.held_back()
 
 
 class TestOvertaken:

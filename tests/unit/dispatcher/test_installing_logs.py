@@ -110,6 +110,24 @@ class TestWhoHasIt:
         await given(source, target)
         assert history(target.reopened()) == history(other.log)
 
+    async def test_a_log_that_nobody_has_any_more_is_asked_of_each_once(self) -> None:
+        """Its partition was destroyed since: what they said was taken for no answer, and asked for thirty times."""
+        wire = Wire()
+        source, other, target = Source("a", wire), Source("b", wire), Target(wire)
+        for each in (source, other):
+            each.serving._logs.clear()
+        source.serving.offer(NodeId("t"))
+        await target.ended()
+        assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
+        assert len(wire.asked(Kind.LOG_FETCH)) == 2
+
+    async def test_a_log_that_one_node_has_no_more_comes_of_another(self) -> None:
+        wire = Wire()
+        source, other, target = Source("a", wire), Source("b", wire), Target(wire)
+        source.serving._logs.clear()
+        await given(source, target)
+        assert history(target.reopened()) == history(other.log)
+
     @pytest.mark.parametrize("down", [False, True])
     async def test_what_the_others_keep_comes_though_what_is_between_is_gone(self, down: bool) -> None:
         """Found by review: the log began at the cut then, and what the others retained was on one node less."""

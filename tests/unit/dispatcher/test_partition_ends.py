@@ -13,6 +13,7 @@ from dispatcher.barriers.stability import EARLY_MAX, Stability
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline import partitioning
 from dispatcher.pipeline.partitioning import destroyed
+from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.pipeline.recovered import Recovered
 from logboom.errors import (
     InvalidRequest,
@@ -24,8 +25,11 @@ from logboom.errors import (
     Unavailable,
 )
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex
+from logboom.wire import Frame
+from logboom.wire import Kind as FrameKind
 from raftlog.engine import Engine
 from raftlog.entries.lifecycle import Change, Lifecycle
+from raftlog.entries.parent_state import ParentState
 from tests.unit.dispatcher import barrier_desk, pending_desk
 from tests.unit.dispatcher.frontier_world import move
 from tests.unit.dispatcher.stage import KV, Stage
@@ -89,6 +93,24 @@ class TestComingAndGoing:
             rule.early(NODES[1], PartitionId(number), 1)
         rule.add(A)
         assert rule.stable(A) == 0  # so much is not kept
+
+    def test_what_others_said_while_only_its_log_was_open_counts(self) -> None:
+        """A node that had opened it for a snapshot, of which nothing came, did not apply it before they said more."""
+        nothing = SimpleNamespace(heard=lambda *_: None)
+        stability = Stability(node_id=NODES[0], members=NODES, partitions=[])
+        node = SimpleNamespace(
+            lagging=nothing,
+            partitioning=SimpleNamespace(capacity=nothing),
+            stability=stability,
+            logs={A: None},
+            workers={},
+            parent=ParentState(),
+            _touched=set(),
+        )
+        for peer in NODES[1:]:
+            Pipeline.peer_frame(cast(Pipeline, node), peer, Frame(FrameKind.PROGRESS, 0, {"durable": [[int(A), 7]]}))
+        stability.add(A)  # it was created, and opened
+        assert stability.stable(A) == 7
 
     def test_a_snapshot_that_is_known_before_the_partition_shows_once_it_is_applied(self) -> None:
         marks = Watermarks([B])

@@ -20,6 +20,7 @@ from raftlog.entries.entry import ROUTE, Route, pack_routes
 from raftlog.journal.journal import Journal
 from raftlog.links.feed import Feeds
 from raftlog.links.lacks import Lack, unpack
+from raftlog.links.payloads import DamagedPayload
 from raftlog.repair.repair import Repair
 from tests.unit.raftlog.world import MemoryDisk
 
@@ -157,6 +158,46 @@ def test_what_a_feed_cannot_read_for_days_is_said_now_and_then(payloads: Partiti
             feeds.pump(term=1, settled=True)
     assert len(tries) == 100
     assert [line["event"] for line in lines] == ["catch_up_read_failed"] * LINES
+
+
+def test_what_lies_in_front_of_what_cannot_be_read_is_sent_and_damage_is_told(payloads: PartitionPayloads) -> None:
+    """A sector that nobody could read kept a follower from all that it lacked: a chunk was read as a whole or not."""
+    wire, moved, damaged = Wire(), list[NodeId](), list[Route]()
+    routes = [route(PartitionId(each)) for each in range(10, 20)]
+    bad, lost = routes[6], routes[2]
+    why: Exception | None = OSError(5, "Input/output error")
+
+    def read(each: Route) -> bytes:
+        if each == bad and why is not None:
+            raise why
+        return each.digest
+
+    payloads.read = read  # type: ignore[method-assign]
+    payloads.is_hole = lambda each: each in (lost, routes[8])  # type: ignore[method-assign]
+    feeds = Feeds(
+        peers=[PEER],
+        journal=journal_of(*routes),
+        payloads=payloads,
+        links=wire,  # type: ignore[arg-type]
+        offload=SimpleNamespace(submit=submit),  # type: ignore[arg-type]
+        advanced=moved.append,
+        damaged=damaged.append,
+    )
+    feeds.rewind(PEER, held=1)
+    feeds.pump(term=1, settled=True)
+    assert wire.bodies == [each.digest for each in routes[:6] if each != lost]
+    assert [[r for r, _ in unpack(header)] for kind, header in wire.sent if kind is Kind.FETCHED] == [[lost]]
+    assert (feeds.sendable(PEER), moved, damaged) == (7, [PEER], [])
+    for _ in range(3):
+        feeds.pump(term=1, settled=True)
+    assert (feeds.sendable(PEER), len(wire.bodies), moved) == (7, 5, [PEER])
+    why = DamagedPayload("cannot be read", bad)
+    feeds.pump(term=1, settled=True)
+    assert damaged == [bad]
+    why = None  # it is back
+    feeds.pump(term=1, settled=True)
+    assert wire.bodies[5:] == [each.digest for each in routes[6:] if each != routes[8]]
+    assert (feeds.sendable(PEER), moved) == (11, [PEER, PEER])
 
 
 def test_what_a_full_link_did_not_take_is_sent_later_and_what_it_took_is_not_sent_again(

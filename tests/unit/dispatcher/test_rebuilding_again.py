@@ -236,3 +236,31 @@ def test_a_load_that_does_not_return_keeps_no_other_state_from_being_made_anew()
 
     loop.run_until_complete(story())
     loop.close()
+
+
+async def test_one_that_is_made_anew_is_of_use_though_the_damaged_one_does_not_let_itself_close() -> None:
+    """The new one was given up in its place, for good, where it was still on its way."""
+    world = World()
+    world.rebuilding._stall_s = 0.001
+    given_up = asyncio.Event()
+    world.rebuilding._give_up = given_up.set
+    jobs = 0
+
+    async def run(job: Callable[[], Any]) -> Any:
+        nonlocal jobs
+        jobs += 1
+        if jobs > 1:
+            await asyncio.get_running_loop().create_future()
+        return job()
+
+    world.run = run  # type: ignore[method-assign]
+    await world.damage("first")
+    while not given_up.is_set():
+        world.now += 1.0
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not world.workers[P].useless
+    world.workers[P].applied = Position(PartitionLogIndex(10), GlobalLogIndex(10))
+    assert world.rebuilding.shown(P)[1] == "running"
+    await world.rebuilding.close()

@@ -10,11 +10,11 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-from dispatcher.upkeep.scrubbing import AGAIN_S, FIRST_MS_MAX, Scrubbing
+from dispatcher.upkeep.scrubbing import FIRST_MS_MAX, Scrubbing
 from logboom.settings import ScrubSettings
 from logboom.types import PartitionId, PartitionLogIndex
 from partitions.log.reading import DamagedBatch
-from ports.scrub import AGAIN, Piece, Pieces
+from ports.scrub import AGAIN, AGAIN_S, Piece, Pieces
 from tests.unit.raftlog.world import VirtualClock, VirtualLoop, VirtualOffload
 
 

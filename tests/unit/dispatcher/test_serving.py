@@ -22,6 +22,7 @@ from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, chain, commit, grown, open_log
 
 BATCHES = chain(4)
+N2, N3 = NodeId("n2"), NodeId("n3")
 LAST = BATCHES[-1]
 
 
@@ -108,6 +109,8 @@ class Asked:
         self.damaged: list[Any] = []
         self.fails = fails
         self.now = 0.0
+        self.acknowledged: dict[NodeId, int] = {}
+        self.short_of_room = False
         self.sets = list(sets)
         log = SimpleNamespace(durable_index=9, read_raw=self._read, beginning=(1, b"", 0), void_behind=lambda _: None)
         self.serving = SnapshotServing(
@@ -121,15 +124,23 @@ class Asked:
             damaged=lambda *what: self.damaged.append(what),
             handed_up=lambda: 1 << 40,
             hold_s=hold_s,
+            acknowledged=self.acknowledged.get,
+            short_of_room=lambda: self.short_of_room,
         )
 
+    async def given(self, peer: str, index: int) -> None:
+        """This node asks for a piece of this set, and gets it."""
+        frame = self.frame(Kind.LOG_FETCH, global_index=index)
+        self.serving.on_frame(NodeId(peer), frame)
+        await asyncio.sleep(0)
+
     def held(self, now: float, *asked: int) -> int | None:
-        """What is kept when these sets have just been asked for, and older ones are about to be removed."""
+        """The oldest that is kept when these sets have just been asked for, and older ones are about to be removed."""
         self.now = now
         for index in asked:
             frame = self.frame(Kind.SNAPSHOT_READ, global_index=index, file="states", offset=0)
             self.serving._job(frame)
-        return self.serving.held_back()
+        return min(self.serving.held_back(), default=None)
 
     def _read(self, **_: int) -> list[Any]:
         if self.fails is not None:
@@ -186,6 +197,79 @@ def test_who_asks_again_and_again_holds_a_set_back_for_so_long_and_no_longer() -
 def test_without_a_bound_it_is_held_as_long_as_anybody_asks() -> None:
     asked = Asked(sets=(10, 20, 30))
     assert {asked.held(now, 10) for now in (0.0, 29.0, 1e6, 1e9)} == {10}
+
+
+LATER = 31.0
+"""The last piece was given so long ago: its receiver may be loading."""
+
+
+class TestMembers:
+    async def test_what_one_has_been_given_is_kept_until_its_log_has_come_as_far_as_others_begin(self) -> None:
+        """With states that took long to load it came back to a log that began later, and was given all of it anew."""
+        asked = Asked(sets=(10, 20, 30))
+        asked.acknowledged[N2] = 1
+        await asked.given("n2", 10)
+        assert asked.held(LATER) == asked.held(1e6) == 10
+        asked.acknowledged[N2] = 10  # it is there, and what came since is still on its way
+        assert asked.held(1e6) == 10
+        asked.acknowledged[N2] = 20
+        assert asked.held(1e6) is None
+        asked.sets.append(40)
+        assert asked.held(1e6) is None, "as any other that lags"
+
+    async def test_the_oldest_of_all_counts(self) -> None:
+        asked = Asked(sets=(10, 20, 30, 40))
+        asked.acknowledged |= {N2: 1, N3: 1}
+        await asked.given("n3", 20)
+        await asked.given("n2", 10)
+        assert asked.held(LATER) == 10
+        asked.acknowledged[N2] = 99
+        assert asked.held(LATER) == 20
+        await asked.given("n3", 30)
+        asked.acknowledged[N3] = 1
+        assert asked.held(2 * LATER + 1) == 30, "it has begun with a newer one"
+
+    async def test_each_has_its_own_kept(self) -> None:
+        asked = Asked(sets=(10, 20, 30, 40, 50))
+        asked.acknowledged |= {N2: 1, N3: 1}
+        await asked.given("n3", 30)
+        await asked.given("n2", 10)
+        asked.now = LATER
+        assert asked.serving.held_back() == {10, 30}
+
+    async def test_one_that_is_no_member_any_more_and_a_node_that_does_not_lead_hold_nothing_back(self) -> None:
+        asked = Asked(sets=(10, 20, 30))
+        await asked.given("n2", 10)
+        assert asked.held(0.0) == 10
+        assert asked.held(LATER) is None
+        asked.acknowledged[N2] = 1
+        assert asked.held(LATER) == 10, "it leads now"
+
+    async def test_one_that_never_comes_back_is_waited_for_so_long_and_no_longer(self) -> None:
+        asked = Asked(sets=(10, 20, 30), hold_s=60.0)
+        asked.acknowledged[N2] = 1
+        await asked.given("n2", 10)
+        assert asked.held(LATER) == asked.held(LATER + 59) == 10
+        with capture_logs() as lines:
+            assert asked.held(LATER + 60) is None
+        assert [(each["event"], each["global_index"]) for each in lines] == [("snapshot_held_too_long", 10)]
+        assert asked.held(LATER + 61) is None
+
+    async def test_nor_where_nobody_could_write(self) -> None:
+        asked = Asked(sets=(10, 20, 30))
+        asked.acknowledged[N2] = 1
+        await asked.given("n2", 10)
+        asked.short_of_room = True
+        assert asked.held(0.0) == 10, "it asks"
+        assert asked.held(LATER) is None
+
+    async def test_of_sets_that_are_gone_nothing_is_remembered(self) -> None:
+        asked = Asked(sets=(10, 20, 30))
+        asked.acknowledged[N2] = 1
+        await asked.given("n2", 10)
+        asked.sets.remove(10)
+        assert asked.held(LATER) is None
+        assert not asked.serving._given
 
 
 async def test_a_client_is_told_the_same() -> None:

@@ -227,3 +227,16 @@ def test_what_a_node_said_before_its_disk_went_counts_no_more() -> None:
     assert rule.stable(P) == 5, "it stays; one node alone makes nothing more stable"
     assert rule.update(NodeId("n2"), P, 7), "it is taken at its word from then on, though it was further before"
     assert rule.stable(P) == 7
+
+
+def test_what_a_node_said_early_before_its_disk_went_counts_no_more() -> None:
+    """It was counted once the partition was opened: applied was what one node alone had."""
+    rule, late = stability(), PartitionId(9)
+    n1, n2, n3 = nodes(3)
+    rule.early(n2, late, 100)
+    rule.early(n3, late, 40)
+    rule.forget(n2)
+    rule.add(late)
+    rule.update(n1, late, 100)
+    assert rule.stable(late) == 40, "what the other one said stays"
+    assert rule.update(n2, late, 70)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,7 +11,7 @@ from dispatcher.admission.budgets import Verdict
 from dispatcher.admission.lanes import Waiting
 from dispatcher.admission.waiting import FINISHED_KEPT
 from logboom.errors import DeadlineExceeded, NotLeader, Overloaded, PartitionFrozen, Unavailable
-from logboom.types import PartitionId
+from logboom.types import MIB, PartitionId
 from tests.unit.dispatcher.waiting_desk import PARTITIONS, A, B, C, Desk
 
 
@@ -173,6 +173,61 @@ class TestBypass:
         assert desk.order[-1] == "ab"
         desk.give_back("ab")
         assert desk.order[-1] == "ba"
+
+
+class TestPace:
+    """With ``light_commit_ms``: light clients are never slowed down by it."""
+
+    LIMITS: ClassVar[dict[str, Any]] = {
+        "light_commit_ms": 4,
+        "pace_bytes_per_s_min": MIB,
+        "partition_ops": 10**6,
+        "node_ops": 10**6,
+        "fair_share_percent": 80,
+    }
+
+    def busy(self) -> Desk:
+        """Four seconds are owed by one; another, who owes nothing yet, waits for as much."""
+        desk = Desk(**self.LIMITS)
+        desk.admission.pace.per_s = MIB
+        assert desk.ask("h1", [(A, 1, 4 * MIB)], principal="h1") is None
+        desk.ask("h2", [(A, 1, 4 * MIB)], principal="h2", wait=50.0)
+        assert "h2" not in desk.order
+        return desk
+
+    def test_light_ones_pass_a_heavy_newcomer_however_long_it_has_waited(self) -> None:
+        desk = self.busy()
+        for k in range(60):
+            assert desk.ask(f"l{k}", [(B, 1, 64)], principal="light") is None
+            desk.now += 0.1
+            desk.give_back(f"l{k}")
+        assert "h2" in desk.order, "it has its turn when that is paid"
+
+    def test_a_light_one_that_waits_where_it_does_goes_when_it_can(self) -> None:
+        desk = Desk(**{**self.LIMITS, "node_ops": 10, "fair_share_percent": 100})
+        desk.admission.pace.per_s = MIB
+        desk.ask("h1", [(A, 1, 4 * MIB)], principal="h1")
+        desk.ask("h2", [(A, 1, 4 * MIB)], principal="h2", wait=50.0)
+        desk.ask("full", [(B, 9, 64)], principal="other")
+        desk.now += 0.5
+        waits = desk.ask("waits", [(C, 1, 64)], principal="light", wait=50.0)
+        assert waits is not None
+        assert waits.refusal.gate == "node_ops"
+        desk.now += 1.0
+        desk.give_back("full")  # which opens what it lacks; the other one has waited long enough not to be passed
+        assert desk.order == ["h1", "full", "waits"]
+
+    def test_heavy_ones_do_not_pass_it(self) -> None:
+        desk = self.busy()
+        desk.ask("l", [(B, 1, 64)], principal="light")
+        desk.now += 2.0
+        desk.give_back("l")
+        desk.now += 1.9
+        assert desk.ask("h3", [(B, 1, 2 * MIB)], principal="h3", wait=50.0) is not None
+        for _ in range(100):
+            desk.now += 0.1
+            desk.room.serve(desk.now)
+        assert desk.order == ["h1", "l", "h2", "h3"]
 
 
 class TestLeaving:

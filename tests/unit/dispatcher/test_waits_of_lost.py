@@ -40,5 +40,6 @@ def test_nothing_is_lost_of_others() -> None:
 
 @pytest.mark.parametrize(("partitions", "need"), [((LOST,), 1), ((LOST, OTHER), -1), ((LOST, OTHER), 2)])
 def test_what_is_needed_and_lost(partitions: tuple[int, ...], need: int) -> None:
-    with pytest.raises(BarrierBlocked, match="partition 0 is lost"):
+    with pytest.raises(BarrierBlocked, match="partition 0 is lost") as told:
         checked(*partitions, need=need)
+    assert (told.value.behind, told.value.watermarks, told.value.frontiers) == ([LOST], (), {})

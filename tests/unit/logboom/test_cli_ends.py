@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,6 +238,42 @@ def test_an_invariant_that_broke_did_so_also_where_nobody_reads_the_timeline(whi
     """`logboom chaos sim --seed 7 --trace | head` ended with 0 whatever came of it."""
     status, told = unread(None, "chaos", "sim", *which, program=("-c", BREAKS))
     assert (status, "FAILED I8 seed=7" in told) == (1, True)
+
+
+RUN_BREAKS = """
+import contextlib
+import time
+from types import SimpleNamespace
+
+import chaos.nemesis as nemesis
+from chaos.history import History
+from chaos.verdict import Observed
+from logboom.cli import main
+
+
+async def play(cluster, *, seed, seconds):
+    cluster.directory.mkdir(parents=True)
+    return Observed(History(time.monotonic_ns), seed=seed, seconds=seconds)
+
+
+def cluster(wires, *, directory, **_):
+    return SimpleNamespace(directory=directory, addresses={}, start=lambda: None, stop=lambda: None)
+
+
+nemesis.Wires, nemesis.WiredCluster, nemesis.play = contextlib.nullcontext, cluster, play
+nemesis.check = lambda seen: [("I8", ["a story"] * STORIES)]
+main()
+"""
+"""A fault run in which a check fails, or none, without nodes."""
+
+
+@pytest.mark.parametrize("stories", [0, 1])
+def test_a_check_that_failed_did_so_also_where_nobody_reads_what_came_of_it(tmp_path: Path, stories: int) -> None:
+    program = ("-c", RUN_BREAKS.replace("STORIES", str(stories)))
+    status, told = unread(None, "chaos", "run", "--seed", "7", "--dir", str(tmp_path), program=program)
+    assert status == stories
+    assert ("replay: logboom chaos run --seed 7 --seconds 60" in told) == bool(stories)
+    assert [path.name for path in tmp_path.iterdir()] == ["run-7"] * stories
 
 
 @pytest.mark.parametrize("how", ["refused", "lost"])

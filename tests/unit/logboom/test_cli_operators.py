@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from logboom.certs import make_test_authority
 from logboom.cli.operate import problems
 from logboom.errors import (
     DeadlineExceeded,
@@ -264,3 +266,23 @@ def test_whose_help_to_look_at_is_said_where_an_option_lacks_its_value(
     status, _, err = run(capsys, *command)
     assert status == 2
     assert f"(see `{whose} --help`)" in err
+
+
+def test_a_token_that_can_be_read_on_the_way_is_told_once(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It looks like what lets somebody in, and no node looks at it."""
+    node.answers[Kind.STATUS] = says_all
+    assert run(capsys, "partitions", "list")[2] == ""
+    for given in ("option", "environment"):
+        if given == "environment":
+            monkeypatch.setenv("LOGBOOM_TOKEN", "secret")
+        err = run(capsys, "partitions", "list", *(["--token", "secret"] if given == "option" else []))[2]
+        assert err.count("\n") == 1
+        assert "clear text" in err
+        assert "certificates" in err
+        assert "secret" not in err
+    make_test_authority(tmp_path, ["n1"])
+    with_tls = run(capsys, "partitions", "list", "--tls-dir", str(tmp_path), "--timeout", "100ms")[2]
+    assert with_tls.count("\n") == 1, "nobody answers, and that is all"
+    assert "clear text" not in with_tls

@@ -9,11 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from logboom import Add, Compare, Txn
+from logboom.cli import cli
 from logboom.cli.common import print_one, print_stream, shown
 from logboom.cli.read import _command
 from logboom.cli.rows import command_of
@@ -52,6 +55,26 @@ def test_what_the_locale_cannot_show_is_escaped(tmp_path: Path) -> None:
     done = _inspect(_manifest(tmp_path), subprocess.PIPE, PYTHONIOENCODING="latin-1:strict")
     assert (done.returncode, done.stderr) == (0, b"")
     assert "zwölf \\u20ac".encode("latin-1") in done.stdout
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[click.Command]:
+    if not isinstance(command, click.Group):
+        yield command
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from commands(inner, context)
+
+
+def test_every_output_may_be_a_table_json_or_lines_of_it() -> None:
+    found = {
+        tuple(option.type.choices)
+        for command in commands(cli, click.Context(cli))
+        for option in command.params
+        if "--output" in option.opts and isinstance(option.type, click.Choice)
+    }
+    assert found == {("table", "json", "jsonl")}
 
 
 def test_a_value_gives_no_orders_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

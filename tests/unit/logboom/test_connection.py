@@ -37,14 +37,17 @@ from tests.unit.logboom.fake_server import FakeNode, Session, cluster, cuts, ent
 
 
 async def test_hello_introduces_the_client_and_welcome_the_cluster() -> None:
-    async with cluster(2) as [node, other], Client(node.address, token="secret") as boom:
-        assert await boom.partitions() == [0, 1, 2, 3]
-        assert await boom.members() == {"n1": node.address, "n2": other.address}
-        assert (await boom.state_machines())[3] == "kv"
-        hello = node.of(Kind.HELLO)[0].header
-        assert (hello["version"], hello["token"], hello["cluster"]) == (1, "secret", None)
-        await boom.status_all(timeout=1.0)
-        assert other.of(Kind.HELLO)[0].header["cluster"] == "test"
+    async with cluster(2) as [node, other]:
+        with pytest.warns(UserWarning, match="clear text.*no node looks at it"):
+            boom = Client(node.address, token="secret")
+        async with boom:
+            assert await boom.partitions() == [0, 1, 2, 3]
+            assert await boom.members() == {"n1": node.address, "n2": other.address}
+            assert (await boom.state_machines())[3] == "kv"
+            hello = node.of(Kind.HELLO)[0].header
+            assert (hello["version"], hello["token"], hello["cluster"]) == (1, "secret", None)
+            await boom.status_all(timeout=1.0)
+            assert other.of(Kind.HELLO)[0].header["cluster"] == "test"
 
 
 @pytest.mark.parametrize("error", [Unauthenticated("who are you?"), IncompatibleVersion("too old", found=1)])

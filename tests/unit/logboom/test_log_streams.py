@@ -286,6 +286,27 @@ def test_one_position_at_most() -> None:
         boom.tail(0, start=3, start_global=4)
 
 
+async def test_whoever_reads_of_a_log_without_its_data_has_seen_it() -> None:
+    """A read with ``at_least="session"`` behind it could be of a state from before that."""
+    async with cluster() as [node], Client(node.address) as boom:
+        about = RecordBlock.from_records([Record(b"", b"key")])
+        header = {
+            "partition": 0, "first_index": 5, "global_index": 9, "term": 2, "timestamp_ms": 77, "producer": b"p" * 16,
+            "epoch": 3, "sequence": 1, "count": 1, "data": 0, "next_index": 6,
+        }  # fmt: skip
+
+        def answer(session: Session, frame: Any) -> None:
+            session.send(frame, Kind.METADATA, header, [about.metadata], more=True)
+            session.send(frame, Kind.END, {"next_index": 6})
+
+        node.answers[Kind.TAIL] = answer
+        rows = boom.tail_metadata(0)
+        assert boom.last_seen == 0
+        assert (await anext(rows)).keys() == [b"key"]
+        assert boom.last_seen == 9
+        await rows.aclose()
+
+
 async def scan(boom: Client, **how: Any) -> list[int]:
     return [int(each.global_index) async for each in boom.scan_log([0, 1], **how)]
 

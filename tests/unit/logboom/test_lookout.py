@@ -11,7 +11,7 @@ from logboom import Client
 from logboom.client import connection, lookout
 from logboom.errors import InvalidRequest, Unavailable
 from logboom.wire import Kind
-from tests.unit.logboom.fake_server import Answer, FakeNode, cluster, fails, until
+from tests.unit.logboom.fake_server import Answer, FakeNode, cluster, fails, silent, until
 
 pytestmark = pytest.mark.timeout(60)
 """Who never looks, or follows on where nothing comes, would wait for as long as all tests may."""
@@ -218,3 +218,52 @@ async def test_who_knows_a_single_member_looks_more_often(
         began = boom._cluster.now
         assert boom._cluster._look_at is not None
         assert least - 5 < boom._cluster._look_at - began <= most
+
+
+def pongs(leaderless_ms: int | None) -> Answer:
+    said = {} if leaderless_ms is None else {"leaderless_ms": leaderless_ms}
+    return lambda session, frame: session.send(frame, Kind.PONG, said)
+
+
+async def test_who_follows_at_a_node_that_hears_of_no_leader_goes_on_where_one_is_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lookout, "LED_S", 0.02)
+    async with cluster(2) as [lone, other], Client(lone.address) as boom:
+        lone.answers[Kind.TAIL] = lambda session, frame: None  # nothing new, for ever
+        lone.answers[Kind.STATUS] = other.answers[Kind.STATUS] = silent
+        lone.answers[Kind.PING], other.answers[Kind.PING] = pongs(lookout.LEADERLESS_MS), pongs(0)
+        other.answers[Kind.TAIL] = lambda session, frame: session.send(frame, Kind.END, {"next_index": 1})
+        await boom._cluster.connection(lone.address)
+        asked = asyncio.create_task(boom.status(node="n1"))
+        await until(lambda: lone.of(Kind.STATUS))
+        assert await follows(boom) == []
+        await until(lambda: lone.of(Kind.CANCEL))
+        assert [each.request_id for each in lone.of(Kind.CANCEL)] == [each.request_id for each in lone.of(Kind.TAIL)]
+        assert not asked.done(), "what was asked of it alone waits there"
+        asked.cancel()
+        for _ in range(10):
+            assert (await boom._cluster.any()).address == other.address
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [(lookout.LEADERLESS_MS, 1), (lookout.LEADERLESS_MS, None), (lookout.LEADERLESS_MS - 1, 0), (None, 0)],
+)
+async def test_who_follows_stays_where_no_other_hears_of_a_leader_or_says_so(
+    monkeypatch: pytest.MonkeyPatch, here: int | None, there: int | None
+) -> None:
+    monkeypatch.setattr(lookout, "LED_S", 0.02)
+    async with cluster(2) as [lone, other], Client(lone.address) as boom:
+        lone.answers[Kind.TAIL] = lambda session, frame: None
+        lone.answers[Kind.PING], other.answers[Kind.PING] = pongs(here), pongs(there)
+        await boom._cluster.connection(lone.address)
+        following = follows(boom)
+        await until(lambda: len(lone.of(Kind.PING)) > 5)
+        await boom._cluster.connection(other.address)
+        seen = len(lone.of(Kind.PING))
+        await until(lambda: len(lone.of(Kind.PING)) > seen + 5)
+        assert not following.done()
+        assert len(lone.of(Kind.TAIL)) == 1
+        assert not other.of(Kind.TAIL)
+        following.cancel()

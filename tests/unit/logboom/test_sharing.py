@@ -139,7 +139,7 @@ async def test_the_request_has_the_latest_deadline_and_each_is_told_at_his_own_w
         assert 1 <= len(looks) <= 2  # one for all whose time is up, or two if they are just so far apart
         assert {type(each) for each in errors} == {BarrierTimeout}
         assert len({id(each) for each in errors}) == 20
-        assert all(each.watermarks[0][5] == 3 and each.behind == [0] for each in errors)  # type: ignore[union-attr]
+        assert all(each.watermarks[0].applied_global_index == 3 and each.behind == [0] for each in errors)  # type: ignore[union-attr]
         assert not long.done()
         assert not node.of(Kind.CANCEL)
         held.reach(0)

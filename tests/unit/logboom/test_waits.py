@@ -165,7 +165,7 @@ async def test_whom_a_node_lets_wait_no_longer_asks_again_while_there_is_time(wa
 
 async def test_a_barrier_that_is_blocked_is_not_asked_again() -> None:
     async with cluster() as [node], Client(node.address) as boom:
-        node.answers[Kind.BARRIER] = fails(BY_CODE["barrier_blocked"]("paused", blocked={"3": "paused"}))
+        node.answers[Kind.BARRIER] = fails(BY_CODE["barrier_blocked"]("paused", blocked=[[3, "paused"]]))
         with pytest.raises(BY_CODE["barrier_blocked"]):
             await boom.barrier(9, timeout=30.0)
         assert len(node.of(Kind.BARRIER)) == 1

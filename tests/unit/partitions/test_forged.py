@@ -59,16 +59,26 @@ def test_where_a_batch_is_to_be_it_is_one(tmp_path: Path) -> None:
         open_log(tmp_path, segment_bytes=1 << 20)
 
 
-@pytest.mark.parametrize("behind", [True, False])
-def test_a_record_that_is_a_batch_is_none_where_what_is_behind_the_damaged_one_is_whole(
-    tmp_path: Path, *, behind: bool
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pytest.param([True], id="whole"),
+        pytest.param([False, True], id="damaged, then whole"),
+        pytest.param([False, False, True], id="two damaged, then whole"),
+        pytest.param([False], id="damaged, and the last"),
+        pytest.param([], id="nothing"),
+    ],
+)
+def test_a_record_that_is_a_batch_is_none_where_the_damaged_one_says_how_long_it_is(
+    behind: list[bool], tmp_path: Path
 ) -> None:
     """It was held as one of the log's, and nothing in front of it was ever removed."""
     first = make(1, bytes(16), [b"whole"])
     inner = make(9, first.digest, [b"forged"])
     around = make(2, first.digest, [b"a" * 5000 + b"".join(inner.buffers) + b"z" * 5000])
-    last = make(3, around.digest, [b"behind"])
-    batches = [first, around, last] if behind else [first, around]
+    batches = [first, around]
+    for number in range(len(behind)):
+        batches.append(make(3 + number, batches[-1].digest, [b"behind %d" % number]))
     log = open_log(tmp_path, segment_bytes=1 << 20)
     for batch in batches:
         log.append(batch)
@@ -79,9 +89,11 @@ def test_a_record_that_is_a_batch_is_none_where_what_is_behind_the_damaged_one_i
     raw = bytearray(file.read_bytes())
     at = raw.index(b"a" * 5000)
     raw[at : at + 4096] = bytes(4096)
+    for number, whole in enumerate(behind):
+        raw[raw.index(b"behind %d" % number)] ^= not whole
     file.write_bytes(raw)
     again = open_log(tmp_path, segment_bytes=1 << 20)
-    assert again.holds(first.last_index, first.digest)
-    assert again.holds(last.last_index, last.digest) is behind
-    assert again.holds(inner.last_index, inner.digest) is not behind, "only where nothing says what it is"
+    held = [again.holds(batch.last_index, batch.digest) for batch in batches]
+    assert held == [True, False, *behind]
+    assert not again.holds(inner.last_index, inner.digest)
     again.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,4 +149,78 @@ def test_a_map_that_is_full_names_the_setting(tmp_path: Path) -> None:
             {b"%d" % key: bytes(4_000) for key in range(500)}, {}, Position(PartitionLogIndex(1), GlobalLogIndex(1))
         )
     file.write({b"k": b"v"}, {}, Position(PartitionLogIndex(1), GlobalLogIndex(1)))
+    file.close()
+
+
+class Refusing:
+    """An environment whose transactions refuse what is put, or their end."""
+
+    def __init__(self, env: Any, error: lmdb.Error, *, early: bool) -> None:
+        self._env, self._error, self._early = env, error, early
+        self.info = env.info
+
+    def begin(self, **_: Any) -> Any:
+        txn = self._env.begin(write=True)
+
+        def refuse(*_: Any) -> None:
+            if not self._early:
+                txn.abort()
+            raise self._error
+
+        @contextmanager
+        def cursor(**_: Any) -> Iterator[Any]:
+            yield SimpleNamespace(putmulti=refuse)
+
+        put = cursor if self._early else txn.cursor
+        return SimpleNamespace(commit=refuse, abort=txn.abort, cursor=put, delete=txn.delete, put=txn.put)
+
+
+def refused(file: KvFile, error: lmdb.Error, monkeypatch: pytest.MonkeyPatch, *, early: bool) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "_env", Refusing(file._env, error, early=early))
+        file.write({b"k": b"v"}, {}, Position(PartitionLogIndex(1), GlobalLogIndex(1)))
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("number", REFUSED)
+def test_what_the_disk_refuses_in_the_midst_of_a_transaction_is_said_as_at_its_end(
+    number: int, early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of more than half a gigabyte is written in between: it was tried again and again, and nobody was told why."""
+    file, error = KvFile(tmp_path, ApplySettings()), lmdb.Error(f"mdb_cursor_put() element #3: {os.strerror(number)}")
+    with pytest.raises(OSError, match="LMDB") as caught:
+        refused(file, error, monkeypatch, early=early)
+    assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path))
+    file.write({b"k": b"v"}, {}, Position(PartitionLogIndex(1), GlobalLogIndex(1)))  # nothing of it holds that up
+    file.close()
+
+
+@pytest.mark.parametrize("error", [lmdb.BadValsizeError("mdb_put: MDB_BAD_VALSIZE"), lmdb.MapFullError("full")])
+def test_what_is_none_of_the_disks_is_not_called_so(
+    error: lmdb.Error, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = KvFile(tmp_path, ApplySettings())
+    with pytest.raises(type(error)):
+        refused(file, error, monkeypatch, early=True)
+    file.close()
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize(
+    ("asked", "number"), [(errno.EDQUOT, errno.EDQUOT), (errno.ENOSPC, errno.ENOSPC), (errno.EOPNOTSUPP, errno.EIO)]
+)
+def test_lmdb_says_eio_of_a_quota_that_is_used_up_and_we_do_not(
+    early: bool, asked: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is left of the disk as a whole."""
+
+    def says(*_: Any) -> None:
+        raise OSError(asked, os.strerror(asked))
+
+    file = KvFile(tmp_path, ApplySettings())
+    monkeypatch.setattr(os, "posix_fallocate", says)
+    with pytest.raises(OSError, match="LMDB") as caught:
+        refused(file, refusal(errno.EIO), monkeypatch, early=early)
+    assert caught.value.errno == number
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.mdb", "lock.mdb"]
     file.close()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+
+import pytest
 
 from logboom.errors import CorruptData
+from logboom.settings import ApplySettings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from ports.invariant import InvariantViolated
-from tests.unit.partitions.batches import PRODUCER
+from ports.scrub import AGAIN_S
+from tests.unit.partitions.batches import PRODUCER, flush
+from tests.unit.partitions.sectors import BadSectors
 from tests.unit.partitions.worker_world import HeldOffload, failures, pauses, world
 
 
@@ -163,6 +169,22 @@ class TestRetry:
             assert w.progress == [[]] * 6
             assert "injected 5" in w.worker.last_error
             assert w.worker.applied_index == 0
+
+    @pytest.mark.parametrize("lacks", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+    def test_what_the_machine_lacks_is_waited_for_however_long_that_takes(self, lacks: int) -> None:
+        """After eight attempts, five seconds, its partition stood still until somebody resumed it."""
+        with world(retry_initial_ms=50, retry_max_ms=300, retry_attempts_max=3) as w:
+            w.machine.failures = [OSError(lacks, "nothing left") for _ in range(50)]
+
+            async def story() -> None:
+                w.commit(1)
+                w.notify()
+                await asyncio.sleep(1000)
+
+            w.run(story)
+            assert w.states[-1] == "running"
+            assert set(pauses(w.machine.attempts)[3:]) == {300}
+            assert w.worker.applied_index == w.log.committed_index
 
     def test_nobody_s_hurry_shortens_a_pause(self) -> None:
         with world(retry_initial_ms=50) as w:
@@ -355,6 +377,33 @@ class TestPause:
 
             w.run(story)
             assert w.reported == [1]
+            assert w.worker.state == "running"
+
+    def test_what_cannot_be_read_is_damage_before_long_and_not_an_operators_to_resume(self) -> None:
+        disk = BadSectors()
+        with world(disk=disk, recent_bytes=0) as w:
+
+            async def story() -> None:
+                w.worker.pause()
+                w.commit(5)
+                third = w.batches[2]
+                disk.break_at(w.log, third)
+                w.worker.resume()
+                w.notify()
+                await asyncio.sleep(AGAIN_S - 1)
+                assert (w.worker.state, w.machine.applied) == ("retrying", [1, 3])
+                await asyncio.sleep(1 + ApplySettings().retry_max_ms / 1000)
+                assert w.worker.state == "damaged"
+                assert w.worker.damage is not None
+                assert (w.worker.damage.last_index, w.worker.damage.digest) == (third.last_index, third.digest)
+                assert w.log.lose(third.last_index, third.digest)
+                assert w.log.append(third)
+                flush(w.log)
+                w.worker.resume()
+                await asyncio.sleep(1)
+
+            w.run(story)
+            assert w.machine.applied == w.reported == [1, 3, 5, 7, 9]
             assert w.worker.state == "running"
 
     def test_a_pause_holds_though_the_group_under_way_fails(self) -> None:

@@ -15,6 +15,7 @@ from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
 from logboom.types import NO_DIGEST, DurabilityMode
 from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.worker import ApplyWorker
+from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from ports.offload import Offload
 from tests.unit.partitions.batches import P, flush, make
@@ -100,6 +101,7 @@ class World:
         needs_records: bool = True,
         recent_bytes: int = LogSettings().recent_bytes,
         saves: HeldOffload | None = None,
+        disk: MemoryDisk | None = None,
         **changes: int,
     ) -> None:
         self.loop = VirtualLoop()
@@ -109,16 +111,18 @@ class World:
         self.machine = Machine(self.loop, position)
         self.machine.applies_in_memory, self.machine.needs_records = applies_in_memory, needs_records
         self.log = PartitionLog.open(
-            disk=MemoryDisk(),
+            disk=disk or MemoryDisk(),
             directory=Path("/partition"),
             partition_id=P,
             settings=LogSettings(recent_bytes=recent_bytes),
             mode=DurabilityMode.WRITE_AHEAD,
             headers_only=not needs_records,
+            clock=VirtualClock(self.loop),
         )
         self.progress: list[list[AppliedBatch]] = []
         self.states: list[str] = []
         self.fatal: list[BaseException] = []
+        self.batches: list[Batch] = []
         self.ends: list[int] = []
         self.head = NO_DIGEST
         self._runs, self._saves, self._changes = runs, saves or runs, changes
@@ -168,6 +172,7 @@ class World:
             batch = make(first, self.head, [payload] * records, sequence=number, wide=wide)
             self.log.append(batch)
             flush(self.log)
+            self.batches.append(batch)
             self.ends.append(batch.last_index)
             self.log.commit(last_index=batch.last_index, digest=batch.digest, global_index=10 * len(self.ends), term=1)
             self.head = batch.digest

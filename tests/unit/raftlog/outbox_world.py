@@ -32,7 +32,7 @@ class Offload:
         job, done = self.jobs.pop(0)
         try:
             result = job()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - as the port says
             done(None, error)
         else:
             done(result, None)
@@ -47,10 +47,11 @@ class Target:
     records = 1
     redo_bytes = 0
 
-    def __init__(self, *, broken: bool = False) -> None:
+    def __init__(self, *, broken: bool = False, raises: BaseException | None = None) -> None:
         self.queued = self.synced = 0
         self.taken = 0
         self.broken = broken
+        self.raises = raises
 
     def take(self) -> Target | None:
         if self.taken == self.queued:
@@ -64,21 +65,29 @@ class Target:
     def run(self) -> None:
         if self.broken:
             raise OSError("no space")
+        if self.raises is not None:
+            raise self.raises
 
     def done(self) -> None:
         self.synced = self.taken
 
 
 def group_of(
-    offload: Offload, journal: Target, failures: list[BaseException], *, parallel: int = 4, **limits: int
+    offload: Offload,
+    journal: Target,
+    failures: list[BaseException],
+    *,
+    parallel: int = 4,
+    inline: int = 0,
+    **limits: int,
 ) -> GroupSync:
-    """Nothing of it runs on the loop itself."""
+    """Nothing of it runs on the loop itself, but groups of up to ``inline`` bytes."""
     return GroupSync(
         journal=journal,  # type: ignore[arg-type]
         offload=offload,
         clock=Clock(),
         synced=lambda: None,
         failed=failures.append,
-        limits=GroupLimits(inline=0, **limits),
+        limits=GroupLimits(inline=inline, **limits),
         parallel=parallel,
     )

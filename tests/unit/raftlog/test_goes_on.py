@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 
 from logboom.types import NodeId
 from ports.seldom import Seldom
+from raftlog.core import RaftLog
 from raftlog.links.dialling import Dialling
 from raftlog.links.refusals import Refusals
 from raftlog.turns import Turns
@@ -86,8 +88,14 @@ async def test_who_could_not_be_called_for_an_unheard_of_reason_is_called_again(
     assert isinstance(lines[0]["exc_info"], Unheard)
 
 
-async def test_a_turn_that_fails_before_it_is_taken_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stayed due, and nobody could have another: a node whose links were down stood still for good."""
+@pytest.mark.parametrize("turn", [RaftLog._turn, RaftLog.turn_now])
+async def test_a_turn_that_fails_before_it_is_taken_is_followed_by_others(
+    turn: Callable[[RaftLog], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed due, and nobody could have another: a node whose links were down stood still for good.
+
+    One for a command alone left all that came after it to whoever had it: a leader synced nothing any more.
+    """
     cluster, failing = Cluster(1, nodes=1), [True]
 
     def orders(_: SimNode) -> None:
@@ -103,7 +111,7 @@ async def test_a_turn_that_fails_before_it_is_taken_is_followed_by_others(monkey
         monkeypatch.setattr(SimNode, "orders", orders)
         raft.turns.scheduled = True
         with pytest.raises(Unheard):
-            raft._turn()
+            turn(raft)
         assert not raft.turns.scheduled
         monkeypatch.undo()
         cluster.nodes[node].submit(0)

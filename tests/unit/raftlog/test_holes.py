@@ -2,99 +2,20 @@
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
+import errno
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.errors import CorruptData
+from logboom.types import NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Frame, Kind
-from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, pack_control, pack_routes
+from raftlog.entries.entry import ROUTE, ROUTE_BYTES, pack_control
 from raftlog.entries.voids import Void
-from raftlog.journal.journal import Journal
 from raftlog.links.lacks import Lack, pack, unpack
 from raftlog.repair.recovery import recover
-from raftlog.repair.repair import ROUTES_PER_FETCH, Repair, Standing, Wanted
-from tests.unit.raftlog.world import MemoryDisk
-
-A, B = NodeId("a"), NodeId("b")
-
-
-def route(index: int) -> Route:
-    return Route(PartitionId(0), Term(1), PartitionLogIndex(index), index.to_bytes(16, "big"))
-
-
-class Payloads:
-    """Of a node that has some."""
-
-    def __init__(self) -> None:
-        self.held: set[int] = set()
-        self.holes: set[bytes] = set()
-        self.sealed: set[bytes] = set()
-        self.why = Lack.ABSENT
-        self.destroyed = False
-
-    def holds(self, each: Route) -> bool:
-        return each.last_index in self.held
-
-    def lack(self, each: Route) -> Lack:
-        return self.why
-
-    def concede(self, each: Route) -> bool:
-        if self.holds(each):
-            return False
-        self.holes.add(each.digest)
-        return True
-
-    def is_hole(self, each: Route) -> bool:
-        return each.digest in self.holes
-
-    def ended(self, each: Route) -> bool:
-        return self.destroyed
-
-    def seal(self, digest: bytes, *, on: bool) -> None:
-        (self.sealed.add if on else self.sealed.discard)(digest)
-
-    def write_again(self, *_: object) -> None:
-        pass
-
-
-class World:
-    def __init__(self) -> None:
-        self.journal = Journal.open(
-            disk=MemoryDisk(), directory=Path("/j"), cluster_id="c", random_bytes=random.Random(0).randbytes
-        )
-        for index in range(2, 7):
-            self.journal.add(pack_routes([route(index)]), index, 1)
-        self.journal.flush()
-        self.payloads = Payloads()
-        self.standing = Standing(4, A, False)
-        self.now = 0.0
-        self.sent: list[tuple[NodeId, Kind, dict[str, Any], list[Any]]] = []
-        self.linked = {A, B}
-        self.repair = Repair(
-            peers=[A, B],
-            links=SimpleNamespace(send=self.send, connected=self.linked.__contains__),  # type: ignore[arg-type]
-            payloads=self.payloads,  # type: ignore[arg-type]
-            journal=self.journal,
-            offload=SimpleNamespace(submit=lambda job, done: done(job(), None)),  # type: ignore[arg-type]
-            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
-            damaged=lambda _: None,
-            standing=lambda: self.standing,
-        )
-
-    def send(self, peer: NodeId, kind: Kind, header: dict[str, Any], body: list[Any]) -> bool:
-        self.sent.append((peer, kind, header, body))
-        return True
-
-    def say(self, peer: NodeId, lack: Lack, *, index: int = 5, term: int = 4, asked: int = 0) -> None:
-        header = pack([(route(index), lack)], term=term, asked=asked)
-        self.repair.on_frame(peer, Frame(Kind.FETCHED, 0, header, memoryview(b"")))
-
-    def misses(self, *indices: int, committed: bool = False) -> None:
-        self.repair.missing([Wanted(route(index), None if committed else index) for index in indices])
+from raftlog.repair.repair import ROUTES_PER_FETCH, Standing, Wanted
+from tests.unit.raftlog.holes_world import A, B, World, asked_for, asked_for_routes, route
 
 
 @pytest.fixture
@@ -204,6 +125,19 @@ def test_what_the_leader_is_about_to_declare_void_is_sealed_until_it_asks_again_
     assert not sealed
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), CorruptData("partition 0 is not here")])
+def test_what_cannot_be_read_keeps_nobody_from_the_rest(world: World, error: Exception) -> None:
+    """The same sixteen were asked for again and again: none of them was given, and none was answered."""
+    world.payloads.held = {5, 6, 7}
+    world.payloads.unreadable[6] = error
+    body = memoryview(b"".join(ROUTE.pack(*route(each)) for each in (4, 5, 6, 7)))
+    world.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3}, body))
+    assert [body for _, kind, header, body in world.sent if "lacks" not in header] == [[b"5"], [b"7"]]
+    ((_, kind, told, _),) = [each for each in world.sent if "lacks" in each[2]]
+    assert (kind, told["asked"]) == (Kind.FETCHED, 3)
+    assert dict(unpack(told)) == {route(4): Lack.ABSENT, route(6): Lack.UNKNOWN}
+
+
 def test_a_follower_goes_on_asking_for_what_is_sealed_and_a_leader_does_not(world: World) -> None:
     """Simulator, seed 33: it waited for a void that it could not take before it had heard of the hole."""
     world.misses(5)
@@ -311,4 +245,70 @@ def test_who_has_been_asked_nothing_yet_does_not_lose_its_turn(world: World) -> 
         world.repair.work()
         world.now += 1
     assert all(body[0][:ROUTE_BYTES] == ROUTE.pack(*route(100)) for _, _, _, body in world.sent)
-    assert len(world.sent) == 2
+    assert world.sent
+
+
+def test_who_comes_later_is_asked_for_the_first_ones_first(world: World) -> None:
+    """What follows them cannot be taken: asked for what was missing behind them, it gave that, again and again."""
+    world.linked.discard(B)
+    world.misses(*range(2, 41), committed=True)
+    for begin in (2, 18, 34):
+        assert not world.repair.work()
+        assert asked_for(world)[0] == begin
+        for index in asked_for(world):
+            world.say(A, Lack.ABSENT, index=index)
+    world.now += 1
+    world.repair.work()
+    world.linked.add(B)
+    for begin in (2, 18, 34):
+        world.now += 1
+        world.repair.work()
+        assert (world.sent[-1][0], asked_for(world)) == (B, list(range(begin, min(begin + ROUTES_PER_FETCH, 41))))
+        world.payloads.held.update(asked_for(world))
+    assert world.repair.work()
+
+
+def test_what_is_given_and_cannot_be_taken_keeps_nothing_from_its_turn(world: World) -> None:
+    """A has what follows one that is damaged there: it is given, again and again, until B comes."""
+    world.linked.discard(B)
+    world.misses(*range(100, 150), 5, committed=True)
+    world.say(A, Lack.DAMAGED, index=100)
+    seen = set[int]()
+    for _ in range(8):
+        world.repair.work()
+        seen.update(asked_for(world))
+        world.now += 1
+    assert seen == {*range(100, 150), 5}
+
+
+def test_who_cannot_say_is_asked_again_soon_and_not_all_the_time(world: World) -> None:
+    """It opens its partitions, perhaps, and has it then; what it says of others does not wait for that."""
+    world.linked.discard(B)
+    world.misses(*range(100, 150), 5, committed=True)
+    seen = list[int]()
+    for _ in range(10):
+        world.repair.work()
+        seen.append(asked_for(world)[0])
+        for index in asked_for(world):
+            world.say(A, Lack.UNKNOWN if index != 5 else Lack.ABSENT, index=index)
+        world.now += 1
+    assert seen.count(100) >= 4
+    assert world.repair._answers.said(route(5).digest) == {A: Lack.ABSENT}
+
+
+def test_what_nobody_has_in_one_partition_lets_what_others_have_of_others_come_in_order(world: World) -> None:
+    world.linked.discard(B)
+    here = [route(index) for index in range(100, 140)]
+    there = [route(index)._replace(partition_id=PartitionId(1)) for index in range(500, 540)]
+    both = [each for pair in zip(here, there, strict=True) for each in pair]
+    world.repair.missing([Wanted(each, None) for each in both])
+    came = list[int]()
+    while len(came) < len(there):
+        world.repair.work()
+        for each in asked_for_routes(world):
+            if each.partition_id == 0:
+                world.repair.on_frame(A, Frame(Kind.FETCHED, 0, pack([(each, Lack.ABSENT)], term=4), memoryview(b"")))
+            elif each.last_index == 500 + len(came):
+                came.append(each.last_index)
+                world.payloads.held.add(each.last_index)
+        assert len(world.sent) < 12, "it asks for little that cannot come"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ports.sync import Redo
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import Base
 from raftlog.journal.journal_codec import SEGMENT_HEADER
-from server.world.disk_os import OsFile
+from server.world.disk_os import OsDisk, OsFile
 from tests.unit.raftlog.journal_files import content, digest, files, grown, opened
 
 
@@ -181,6 +182,21 @@ class TestSettled:
         journal.strip(journal.taken_sequence)
         journal.close()
         assert path.read_bytes() == bytes(raw)
+
+    def test_a_sealed_file_that_cannot_be_read_is_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of a bad sector in what nobody needed any more, the node ended."""
+        journal = grown(tmp_path, 120, redo=True)
+        before = [(path, path.read_bytes()) for path in files(tmp_path)]
+
+        def fails(_: OsDisk, path: Path) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+        monkeypatch.setattr(OsDisk, "read_file", fails)
+        journal.strip(journal.taken_sequence)
+        journal.close()
+        assert [(path, path.read_bytes()) for path in files(tmp_path)] == before
 
 
 def crc_of(raw: bytes) -> bytes:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from logboom.wire import Kind
+from raftlog.engine.elections import GIVE_WAY
 from raftlog.engine.patience import Patience
 from raftlog.entries.entry import pack_routes
 from raftlog.journal.journal import Journal
 from raftlog.links import gate
 from raftlog.links.lacks import Lack
+from raftlog.repair.mending import Mending
 from raftlog.repair.repair import Repair, Wanted
 from tests.unit.raftlog.voter_world import THEIRS, Voter, append_entries, journal_of, route
 
@@ -38,7 +41,7 @@ class Wire:
         payloads = SimpleNamespace(holds=lambda each: each.last_index in held, lack=lambda _: Lack.ABSENT)
         self.repair = Repair(
             peers=[THEIRS],
-            links=SimpleNamespace(send=self.send),  # type: ignore[arg-type]
+            links=SimpleNamespace(send=self.send, connected=lambda _: True),  # type: ignore[arg-type]
             payloads=payloads,  # type: ignore[arg-type]
             journal=journal,
             offload=SimpleNamespace(),  # type: ignore[arg-type]
@@ -251,3 +254,47 @@ def test_a_hand_over_is_used_though_the_leader_is_still_heard() -> None:
     assert voter.engine.is_candidate
     assert voter.sent[-1]["type"] == "request_vote"
     assert voter.sent[-1]["force"]
+
+
+def test_who_alone_has_an_entry_whose_batch_nobody_has_lets_others_lead_first() -> None:
+    """It led at once, and had the entry committed: a partition was lost for a batch that nobody had been told of."""
+    settings = RaftSettings()
+    longest = GIVE_WAY * settings.election_max_ms / 1000
+    voter = Voter(now=1000.0)
+    voter.engine.may_lead = False
+    voter.wait(3.0)
+    voter.engine.give_way()
+    voter.engine.may_lead = True
+    for _ in range(int(longest / 0.1) - 1):
+        voter.asked("pre_vote", term=2, last_log_index=2)  # of who does not have it: that is no reason to hurry
+        voter.wait(0.1)
+    assert voter.sent == []
+    voter.asked("request_vote", last_log_index=9)
+    assert [m["type"] for m in voter.sent] == ["response_vote"]
+    voter.sent.clear()
+    voter.wait(longest + settings.election_max_ms / 1000)
+    assert "pre_vote" in {m["type"] for m in voter.sent}, "nobody leads: it does"
+
+
+def test_of_two_nobody_could_lead_meanwhile() -> None:
+    voter = Voter(now=1000.0)
+    voter.engine._voters = set(list(voter.engine._voters)[:1])
+    voter.engine.give_way()
+    voter.wait(RaftSettings().election_max_ms / 1000)
+    assert [m["type"] for m in voter.sent] == ["pre_vote"]
+
+
+@pytest.mark.parametrize(("raft_index", "gives"), [(7, True), (None, False)])
+def test_it_does_so_once_and_for_what_may_not_be_committed(raft_index: int | None, gives: bool) -> None:
+    gave: list[bool] = []
+    engine = SimpleNamespace(may_lead=False, give_way=lambda: gave.append(True))
+    repair = Repair.__new__(Repair)
+    repair._missing, repair.news = [Wanted(route(9), raft_index)], False
+    repair.holes = {}
+    mending: Any = SimpleNamespace(_engine=engine, repair=repair)
+    Mending._follow(mending)
+    assert (engine.may_lead, gave) == (False, [])
+    repair.holes = {route(9).digest: Wanted(route(9), raft_index)}
+    for _ in range(2):
+        Mending._follow(mending)
+        assert (engine.may_lead, gave) == (True, [True] * gives)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import google_crc32c
@@ -13,6 +15,7 @@ from raftlog.journal import journal_newest
 from raftlog.journal.journal import cluster_hash
 from raftlog.journal.journal_base import Base
 from raftlog.journal.journal_files import NEWEST
+from server.world.disk_os import OsDisk
 from tests.unit.raftlog.journal_files import content, files, grown, opened
 
 CLUSTER = cluster_hash("c")
@@ -103,14 +106,70 @@ def test_an_older_release_may_have_compacted(tmp_path: Path) -> None:
     assert (tmp_path / NEWEST).read_bytes() != early
 
 
-@pytest.mark.parametrize("at", [0, 6, 7, 8, 20, 30])
-def test_rot_in_it_is_damage(tmp_path: Path, at: int) -> None:
-    grown(tmp_path, 10).close()
-    raw = bytearray((tmp_path / NEWEST).read_bytes())
+def rot(path: Path, at: int) -> None:
+    raw = bytearray(path.read_bytes())
     raw[at] ^= 1
-    (tmp_path / NEWEST).write_bytes(raw)
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("at", [0, 6, 7, 8, 20, 30])
+def test_rot_in_it_alone_costs_nothing_and_is_mended(tmp_path: Path, at: int) -> None:
+    """A whole journal was given up for one bit of it: with one or two voters nothing helped any more."""
+    journal = grown(tmp_path, 120)
+    wanted, good = content(journal), (tmp_path / NEWEST).read_bytes()
+    journal.close()
+    rot(tmp_path / NEWEST, at)
+    again = opened(tmp_path)
+    assert content(again) == wanted
+    assert again.mended is not None
+    again.close()
+    assert (tmp_path / NEWEST).read_bytes() == good
+    assert opened(tmp_path).mended is None
+
+
+def test_scrubbing_tells_of_a_bad_sector_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended there: nobody was told, and no other file was read again."""
+    journal = grown(tmp_path, 120)
+    monkeypatch.setattr(OsDisk, "read_file", cannot_be_read)
+    assert [str(piece.damage.fields["path"]) for piece in journal.scrub() if piece.damage] == [str(tmp_path / NEWEST)]
+    assert sum(piece.nbytes for piece in journal.scrub()) > 0, "what else there is, is scrubbed"
+    journal.close()
+
+
+def cannot_be_read(_: OsDisk, path: Path) -> bytes:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_rot_in_it_is_damage_where_the_last_file_is_none(tmp_path: Path, how: str) -> None:
+    """Only it could tell whether that had been made."""
+    grown(tmp_path, 120).close()
+    rot(tmp_path / NEWEST, 20)
+    damage(last_file(tmp_path), how)
+    if how == "gone":  # the one before it may be the last
+        for path in files(tmp_path):
+            path.unlink()
     with pytest.raises(CorruptData, match="newest"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("raw", [b"", bytes(32)])
+def test_one_that_is_empty_is_damage(tmp_path: Path, raw: bytes) -> None:
+    """Of a disk that lost what it said was synced: a file may be gone, too."""
+    grown(tmp_path, 120).close()
+    (tmp_path / NEWEST).write_bytes(raw)
+    last_file(tmp_path).unlink()
+    with pytest.raises(CorruptData, match="newest"):
+        opened(tmp_path)
+
+
+def test_another_clusters_is_left_alone(tmp_path: Path) -> None:
+    grown(tmp_path, 10).close()
+    raw = journal_newest.encode(1, cluster=cluster_hash("another"))
+    (tmp_path / NEWEST).write_bytes(raw)
+    with pytest.raises(codec.AnotherClusters):
+        opened(tmp_path)
+    assert (tmp_path / NEWEST).read_bytes() == raw
 
 
 def test_another_releases_is_refused_and_left_alone(tmp_path: Path) -> None:

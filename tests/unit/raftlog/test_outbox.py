@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ports.invariant import InvariantViolated
 from ports.sync import Redo
 from raftlog.journal.journal_base import Base
 from raftlog.journal.outbox import _Chore
@@ -340,3 +341,22 @@ def test_a_compaction_that_fails_is_final() -> None:
     offload.finish_one()
     group.compact(Base(6, 1, b""), lambda: done.append("told"))
     assert (done, [str(each) for each in failures], offload.jobs) == ([], ["no space"], [])
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), MemoryError(), InvariantViolated("a story")])
+@pytest.mark.parametrize("inline", [0, 1000])
+def test_whatever_goes_wrong_with_a_group_ends_the_node_on_the_loop_as_on_threads(
+    error: BaseException, inline: int
+) -> None:
+    """What was no OSError left one behind, on the loop, that lived and synced nothing any more."""
+    offload, journal, failures, sent = Offload(), Target(raises=error), list[BaseException](), list[str]()
+    group = group_of(offload, journal, failures, inline=inline)
+    journal.queued = 1
+    group.hold(lambda: sent.append("acknowledged"))
+    group.kick()
+    while offload.jobs:
+        offload.finish_one()
+    assert failures == [error]
+    journal.raises, journal.queued = None, 2
+    group.kick()
+    assert (sent, journal.synced) == ([], 0), "final"

@@ -16,7 +16,7 @@ from raftlog.links.hello import Identity
 from raftlog.links.links import Links
 from server.world.clock_os import OsClock
 from server.world.net_os import AsyncioNetwork
-from tests.unit.server.net_world import LIMITS, sockets, until
+from tests.unit.server.net_world import LIMITS, LONG_S, sockets, until
 
 
 class Events:
@@ -63,6 +63,7 @@ def links_of(
     peer_address: str = "127.0.0.1:1",
     lineage: str | None = "",
     adopt: Callable[[str], None] | None = None,
+    handshake_s: float = LONG_S,
 ) -> Links:
     return Links(
         identity=Identity(NodeId(node), "c1", b"digest", lineage),
@@ -70,7 +71,7 @@ def links_of(
         network=network or AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None),
         clock=OsClock(),
         rng=random.Random(0),
-        limits=ConnectionLimits(**LIMITS),
+        limits=ConnectionLimits(**LIMITS | {"handshake_s": handshake_s}),
         tls=tls,
         events=events,
         adopt=adopt,

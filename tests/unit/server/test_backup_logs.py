@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from logboom.client.operations import LogPiece
-from logboom.errors import IndexCompacted, InvalidRequest, Unavailable, Voided, WrongNode
+from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, Unavailable, Voided, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
@@ -231,3 +231,45 @@ def test_whatever_lies_in_a_backup_all_of_it_is_looked_at(whole: Source, tmp_pat
     directory.mkdir()
     file.touch()
     assert {each.path for each in verify(kept).findings} - before == {str(link), str(directory), str(file)}
+
+
+def emptied(source: Source) -> Source:
+    """Of its log nothing is left."""
+    end = source.batches[-1].last_index
+    source.log.save_places(end)()
+    sealing = source.log.sealing(end + 1)
+    assert sealing is not None
+    sealing()
+    source.log.compact(end + 1)()
+    return source
+
+
+def noticed(kept: Path) -> list[str]:
+    """Where something is wrong with logs."""
+    return [each.path for each in verify(kept).findings if str(kept / "logs") in each.path]
+
+
+def test_a_log_of_which_nobody_has_anything_up_to_the_set_is_noted(tmp_path: Path) -> None:
+    """Found by a test: such a backup was refused, as of another history, or damaged."""
+    kept = tmp_path / "kept"
+    gone = [emptied(Source(n, Wire(), big=10)) for n in ("n1", "n2", "n3")]
+    for _ in range(2):
+        done, batches = taken(Nodes(n1=gone[0], n2=gone[1], n3=gone[2]), kept)
+        assert (done.batches, batches) == (0, [])
+    assert noticed(kept) == []
+    (note,) = (kept / "logs" / str(LOG)).iterdir()
+    raw = note.read_bytes()
+    for damaged in (raw[:-1] + bytes([raw[-1] ^ 1]), raw + b"x", raw[:24] + b"\xff" * 8 + raw[32:], b""):
+        note.write_bytes(damaged)
+        assert noticed(kept) == [str(note)]
+        with pytest.raises(CorruptData):
+            LogArchive(OsDisk(), note.parent, PartitionId(LOG)).run_to(
+                gone[0].batches[-1].last_index, gone[0].batches[-1].digest
+            )
+
+
+def test_where_one_node_has_something_that_is_no_note(whole: Source, tmp_path: Path) -> None:
+    gone = [emptied(Source(n, Wire(), big=10)) for n in ("n1", "n3")]
+    _, batches = taken(Nodes(n1=gone[0], n2=whole, n3=gone[1]), tmp_path / "kept")
+    assert len(batches) == len(whole.batches)
+    assert not list((tmp_path / "kept" / "logs" / str(LOG)).glob("*.nothing"))

@@ -26,7 +26,9 @@ from server.directory.directories import (
     encode,
     encode_heard,
     open_directories,
+    own_id,
 )
+from server.directory.journal_of import JournalOf
 from server.directory.manifest import sealed
 from server.directory.rejoin import RejoinDue
 
@@ -135,6 +137,58 @@ def test_what_the_disk_refuses_ends_the_node_and_lets_nobody_in(disk: SimDisk) -
         found.meet(N2, {"directory": OTHER})
     assert len(node.fatal) == 1
     assert not found.met
+
+
+def of(disk: SimDisk) -> JournalOf:
+    return JournalOf(disk, DATA / "journal")
+
+
+def test_the_journal_says_of_which_directory_it_is(disk: SimDisk) -> None:
+    first = Node(disk).open()
+    assert of(disk).said() == first.own
+    of(disk).say_nothing()
+    assert Node(disk).open().own == first.own, "one of an earlier release"
+    assert of(disk).said() == first.own
+    first.renew(TOKEN)
+    assert of(disk).said() == TOKEN
+
+
+def test_with_few_voters_one_with_anothers_journal_is_another_directory(disk: SimDisk) -> None:
+    """Whoever leads forgets what it had counted: there may be less."""
+    disk.replace_file(FILE, encode(OWN, {N2: OTHER}))
+    node = Node(disk, 2)
+    of(disk).say(OTHER)
+    found = node.open()
+    assert found.own not in (OWN, OTHER)
+    assert of(disk).said() == found.own
+    assert decode(disk.read_file(FILE), path="") == (found.own, {N2: OTHER})
+    assert Node(disk, 2).open().own == found.own
+
+
+def test_wherever_a_crash_comes_the_journal_does_not_pass_for_anothers(disk: SimDisk) -> None:
+    Node(disk).open()
+    for calls in range(40):
+        found, left = Node(disk).open(), calls
+        token = bytes([calls + 10]) * 16
+
+        def dies(operation: str, path: Path, _size: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+
+        disk.hook = dies
+        try:
+            found.renew(token)
+        except KeyboardInterrupt:
+            disk.hook = None
+            disk.power_loss()
+            assert of(disk).said() in (None, own_id(disk, DATA))
+        else:
+            disk.hook = None
+            assert of(disk).said() == own_id(disk, DATA) == token
+            return
+    pytest.fail("it never came to an end")
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"own":"00","met":{}}', b'{"own":7,"met":{}}', b"\xff"])

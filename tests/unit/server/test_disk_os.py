@@ -388,6 +388,30 @@ def test_a_directory_goes_with_all_that_is_in_it(disk: OsDisk, tmp_path: Path) -
         disk.remove_directory(tmp_path / "d")
 
 
+def test_one_that_a_file_system_is_mounted_on_is_emptied_and_stays(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a destroyed partition: each start ended where it was to go."""
+    mounted = tmp_path / "d"
+    disk.make_directory(mounted / "e")
+    disk.open(mounted / "f", create=True).close()
+    rmdir = os.rmdir
+
+    def busy(path: Any, **more: Any) -> None:
+        if Path(path) == mounted:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        rmdir(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    for _ in range(2):
+        disk.remove_directory(mounted)
+        assert disk.list(mounted) == []
+    monkeypatch.setattr(os, "rmdir", fails(errno.EBUSY))
+    disk.make_directory(mounted / "e")
+    with pytest.raises(OSError, match="busy"):
+        disk.remove_directory(mounted)
+
+
 def test_a_link_goes_with_what_it_leads_to(disk: OsDisk, tmp_path: Path) -> None:
     """Found by review: a partition on another disk could not be removed, and no start got past it."""
     disk.make_directory(tmp_path / "elsewhere" / "p" / "state")

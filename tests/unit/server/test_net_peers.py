@@ -11,12 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from logboom import certs
 from logboom.errors import WrongNode
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind, encode
 from ports.net import Connection, ConnectionLimits
+from raftlog.links import dialling
 from raftlog.links.directories import Directories
 from server.world.addresses import names_in
 from server.world.clock_os import OsClock
@@ -40,6 +42,9 @@ class TestPeers:
             {"lineage": "ab" * 16},
             {"lineage": "ab"},
             {"lineage": 7},
+            {"to": "n2"},
+            {"to": None},
+            {"to": ["n9"]},
         ],
     )
     async def test_a_wrong_one_is_turned_away_and_the_right_one_let_in(self, change: dict[str, Any]) -> None:
@@ -109,6 +114,46 @@ class TestPeers:
                 await links.close()
         # Pauses between half of what they are meant to be and one and a half: 50, 100, 200, 200, 200 ms.
         assert clock.monotonic() - began > 0.35
+
+    async def test_who_answers_at_the_address_of_another_keeps_its_own_link(self) -> None:
+        """It took the call that was meant for the other, ended the good link for it, and was hung up on: for ever."""
+        there, here = Events(), Events()
+        network = Dials(clock=OsClock(), on_fatal=lambda _: None)
+        async with contextlib.AsyncExitStack() as ends:
+            lines = ends.enter_context(capture_logs())
+            n9 = links_of("n9", there)
+            ends.push_async_callback(n9.close)
+            n1 = links_of("n1", here, network=network, peer_address=await n9.start("127.0.0.1:0"))
+            ends.push_async_callback(n1.close)
+            await n1.start("127.0.0.1:0")  # n2 is there, too, it thinks
+            await until(lambda: network.count > 6)
+            assert (here.ups, there.ups) == (["n9"], ["n1"])
+        told = [each["error"] for each in lines if each["event"] == "peer_refused"]
+        assert len(told) == 1, "the one side says it, and not each time"
+        assert "is 'n9', expected 'n2'" in told[0]
+
+    @pytest.mark.parametrize("who", ["somebody who says nothing", "n9"])
+    async def test_who_has_moved_calls_though_somebody_answers_at_its_old_address(
+        self, who: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was turned away, since it was to be dialled: two nodes had no link while anything listened there."""
+        monkeypatch.setattr(dialling, "CALL_BACK_S", 0.05)
+        events, network = Events(), Dials(clock=OsClock(), on_fatal=lambda _: None)
+        async with contextlib.AsyncExitStack() as ends:
+            mute = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+            n9 = links_of("n9", Events())
+            ends.push_async_callback(n9.close)
+            old = await n9.start("127.0.0.1:0") if who == "n9" else "{}:{}".format(*mute.getsockname())
+            n1 = links_of("n1", events, network=network, peer_address=old, handshake_s=SHORT_S)
+            ends.push_async_callback(n1.close)
+            n2 = links_of("n2", Events(), peer_address=await n1.start("127.0.0.1:0"))
+            ends.push_async_callback(n2.close)
+            await n2.start("127.0.0.1:0")
+            await until(lambda: "n2" in events.ups)
+            count = network.count
+            if who != "n9":  # n1 goes on to look for that one
+                await until(lambda: network.count > count + 1)
+            assert [each for each in events.ups if "n2" in each] == ["n2"]
 
     async def test_one_that_does_not_begin_with_its_name_is_turned_away(self) -> None:
         async with linked() as (address, events):

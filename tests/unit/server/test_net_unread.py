@@ -15,7 +15,7 @@ import pytest
 from logboom import certs
 from logboom.types import KIB, MIB
 from ports.net import Connection
-from server.world.unread import LOOK_S, SLICE_BYTES, Unread, sliced
+from server.world.unread import LOOK_S, SLICE_BYTES, Unread, beneath, sliced
 from tests.unit.server.net_world import PATIENCE_S, Serving, Session, serving, until
 
 MOST = 8 * MIB
@@ -46,7 +46,7 @@ class Client(asyncio.Protocol):
 
 class Port:
     def __init__(self, it: Serving, tls: Any) -> None:
-        self.it, self._tls = it, tls
+        self.it, self._tls, self.system_bytes = it, tls, SYSTEM_BYTES
         self.clients: list[Client] = []
 
     async def connect(self) -> tuple[Client, Session]:
@@ -60,7 +60,7 @@ class Port:
         session = self.it.sessions[-1]
         client.transport.pause_reading()
         for transport, way in ((client.transport, socket.SO_RCVBUF), (session.open._transport, socket.SO_SNDBUF)):  # type: ignore[attr-defined]
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, way, SYSTEM_BYTES)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, way, self.system_bytes)
         return client, session
 
 
@@ -80,14 +80,19 @@ async def port(secured: bool, directory: Path, **limits: int) -> AsyncIterator[P
                 client.transport.abort()
 
 
+def held(connection: Any) -> int:
+    connection.look()
+    return int(connection._unread._held.get(connection, 0))
+
+
 async def fill(connection: Connection, size: int) -> int:
     """Until so much waits, and the system takes no more of it; returns what it was sent."""
     sent = same = 0
     async with asyncio.timeout(PATIENCE_S):
         while same < 20:
             same += 1
-            missing = size - connection.queued
-            if missing > 0:
+            missing = max(size - held(connection), 0 if connection.queued else 1)
+            if missing:
                 piece = max(missing, 64 * KIB) if not connection.queued else missing
                 connection.send([bytes(piece)])
                 sent, same = sent + piece, 0
@@ -105,6 +110,27 @@ async def test_what_the_transport_holds_is_counted(secured: bool, tmp_path: Path
         assert session.open.queued >= 15 * MIB  # the system has the rest
         client.transport.resume_reading()
         await until(lambda: not session.open.queued)
+
+
+@SECURED
+async def test_what_lies_below_tls_is_counted_over_all(secured: bool, tmp_path: Path) -> None:
+    """The first answer to each was not: that of thousands who do not read was more than there may be of all."""
+    async with port(secured, tmp_path, unread_bytes_max=5 * MIB) as it:
+        it.system_bytes = 4 * KIB
+        pairs = [await it.connect() for _ in range(16)]
+        unread: Unread = pairs[0][1].open._unread  # type: ignore[attr-defined]
+        for client, session in pairs:
+            if secured:
+                beneath(client.transport).pause_reading()  # type: ignore[union-attr]
+            session.open.send([bytes(SLICE_BYTES)])
+            session.open.flush()
+            assert unread.knows(session.open)  # type: ignore[arg-type]
+        assert unread.tight
+        assert [session.ends for _, session in pairs] == [[]] * 16
+        for client, _ in pairs:
+            client.transport.abort()
+        await until(lambda: all(session.ends for _, session in pairs))
+        assert (unread.bytes, unread._held) == (0, {})
 
 
 @SECURED

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import google_crc32c
@@ -16,7 +19,9 @@ from raftlog.entries.parent_state import ParentState, Tail
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_base import BEGINNING, Base
 from raftlog.journal.journal_codec import SEGMENT_HEADER, AnotherClusters
+from server.directory.journal_of import OF, JournalOf
 from server.directory.rejoin import REJOIN, Memory, Opened, decode, encode, open_journal, set_aside
+from server.world.disk_os import OsDisk
 
 DATA = Path("/n")
 JOURNAL = DATA / "journal"
@@ -59,16 +64,28 @@ def opening(disk: SimDisk, cluster_id: str = "c", *, begun: bool = False) -> Jou
     )
 
 
-def opened(disk: SimDisk, cluster_id: str = "c", *, begun: bool = True) -> Opened:
+def opened(
+    disk: SimDisk, cluster_id: str = "c", *, begun: bool = True, own: bytes | None = None, needed: bool = False
+) -> Opened:
     memory = Memory(disk, DATA, random.Random(len(disk.list(DATA))).randbytes)
     return open_journal(
         lambda begun: opening(disk, cluster_id, begun=begun),
         memory,
         begun=begun,
+        own=own,
+        needed=lambda _: needed,
         disk=disk,
         directory=JOURNAL,
         partition=partition,
     )
+
+
+def cannot_read(bad: Path) -> Callable[[str, Path, int], None]:
+    def hook(operation: str, path: Path, _size: int) -> None:
+        if operation == "read" and path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    return hook
 
 
 def segments(disk: SimDisk) -> list[Path]:
@@ -211,3 +228,143 @@ def test_a_crash_in_front_of_the_next_journal_does_not_begin_another_time(disk: 
     disk.remove_directory(JOURNAL)
     assert opened(disk).token == token
     assert len(set_aside(disk, JOURNAL)) == 1
+
+
+class TestOfAnotherDirectory:
+    """A journal that lies on a file system of its own, and comes back when another was begun in its place."""
+
+    OWN, FORMER = b"o" * 16, b"f" * 16
+
+    def test_it_has_forgotten_what_the_other_promised_and_is_set_aside(self, disk: SimDisk) -> None:
+        JournalOf(disk, JOURNAL).say(self.FORMER)
+        journal, token = opened(disk, own=self.OWN)
+        assert token is not None
+        assert (journal.last_index, journal.base, journal.vote) == (BASE.index, BASE, None)
+        (aside,) = set_aside(disk, JOURNAL)
+        assert JournalOf(disk, aside).said() == self.FORMER
+        assert JournalOf(disk, JOURNAL).said() == token
+        journal.close()
+        again, same = opened(disk, own=self.OWN)
+        assert (again.last_index, same) == (journal.last_index, token), "a crash in front of the directory's new id"
+
+    def test_it_is_so_before_the_cluster_has_taken_the_node_back_too(self, disk: SimDisk) -> None:
+        first = Memory(disk, DATA, random.Random(1).randbytes).lose()
+        JournalOf(disk, JOURNAL).say(self.FORMER)
+        token = opened(disk, own=first).token
+        assert token not in (None, first)
+        assert len(set_aside(disk, JOURNAL)) == 1
+
+    @pytest.mark.parametrize("said", ["own", "nothing", "damaged", "a bad sector", "of nobody known"])
+    def test_what_does_not_say_that_it_is_anothers_stays(self, disk: SimDisk, said: str) -> None:
+        own: bytes | None = self.OWN
+        if said != "nothing":
+            JournalOf(disk, JOURNAL).say(self.OWN)
+        if said == "damaged":
+            disk.flip(JOURNAL / OF, 20, 1)
+        if said == "a bad sector":
+            disk.hook = cannot_read(JOURNAL / OF)
+        if said == "of nobody known":
+            own = None
+        journal, token = opened(disk, own=own)
+        assert (token, journal.last_index, journal.vote) == (None, 39, "n1")
+
+    def test_one_without_whose_vote_nobody_leads_keeps_what_it_has(self, disk: SimDisk) -> None:
+        JournalOf(disk, JOURNAL).say(self.FORMER)
+        journal, token = opened(disk, own=self.OWN, needed=True)
+        assert (token, journal.last_index, journal.vote) == (None, 39, "n1")
+        assert not set_aside(disk, JOURNAL)
+
+
+class TestMounted:
+    """Found by review: a journal's directory that a file system is mounted on cannot be moved, and each start ended."""
+
+    @staticmethod
+    def _opened(directory: Path) -> Opened:
+        disk = OsDisk()
+
+        def opening(begun: bool) -> Journal:
+            return Journal.open(
+                disk=disk,
+                directory=directory / "journal",
+                cluster_id="c",
+                segment_bytes=1024,
+                random_bytes=random.Random(0).randbytes,
+                begun=begun,
+            )
+
+        return open_journal(
+            opening,
+            Memory(disk, directory, os.urandom),
+            begun=True,
+            own=None,
+            needed=lambda _: False,
+            disk=disk,
+            directory=directory / "journal",
+            partition=lambda number: directory / str(number),
+        )
+
+    @staticmethod
+    def _begun(disk: SimDisk, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A damaged one, with what is not its own in there."""
+        journal = directory / "journal"
+        journal.mkdir()
+        for name in disk.list(JOURNAL):
+            (journal / name).write_bytes(disk.read_file(JOURNAL / name))
+        damaged = sorted(journal.glob("*.journal"))[1]
+        damaged.write_bytes(bytes(100))
+        (journal / "lost+found").mkdir()
+        rename = Path.rename
+
+        def busy(source: Path, target: Path) -> Path:
+            if source == journal:
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(source))
+            return rename(source, target)
+
+        monkeypatch.setattr(Path, "rename", busy)
+        return journal
+
+    def test_its_files_are_moved(self, disk: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        journal = self._begun(disk, tmp_path, monkeypatch)
+        before = {path.name: path.read_bytes() for path in journal.iterdir() if path.is_file()}
+        for number in (1, 2):
+            opened, token = self._opened(tmp_path)
+            assert token is not None
+            assert opened.last_index == opened.base_index
+            opened.close()
+            aside = journal / f"damaged-{number}"
+            assert set_aside(OsDisk(), journal)[0] == aside
+            if number == 1:
+                assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
+            again, same = self._opened(tmp_path)
+            assert (again.last_index, same) == (opened.last_index, token)
+            again.close()
+            (journal / "newest").write_bytes(b"")
+        assert (journal / "lost+found").is_dir()
+
+    def test_a_crash_in_the_midst_of_it_leaves_a_node_that_has_forgotten(
+        self, disk: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        journal = self._begun(disk, tmp_path, monkeypatch)
+        names = {path.name for path in journal.iterdir() if path.is_file()}
+        crashes, rename, finished = 0, OsDisk.rename, False
+
+        def dies(real: OsDisk, source: Path, target: Path) -> None:
+            nonlocal crashes
+            if target.parent.name.startswith("damaged-"):
+                crashes += 1
+                if crashes % 2 == 0:
+                    raise KeyboardInterrupt
+            rename(real, source, target)
+
+        monkeypatch.setattr(OsDisk, "rename", dies)
+        while not finished:
+            try:
+                opened, token = self._opened(tmp_path)
+                finished = True
+            except KeyboardInterrupt:
+                assert (tmp_path / REJOIN).exists()
+        assert crashes > 1
+        assert token is not None
+        opened.close()
+        kept = {path.name for aside in set_aside(OsDisk(), journal) for path in aside.iterdir()}
+        assert kept | {path.name for path in journal.iterdir()} >= names

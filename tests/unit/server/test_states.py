@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,6 +201,32 @@ def test_a_damaged_set_is_removed_and_an_older_one_serves(world: World) -> None:
     machine, lacks = world.states.open(P, log_from(3), None)
     assert (machine.position(), lacks) == (position(5), None)
     assert [meta.global_index for meta in world.sets.sets()] == [5]
+
+
+@pytest.mark.parametrize("where", ["header", "frame"])
+@pytest.mark.parametrize("times", [1, 1 << 30])
+def test_of_a_set_with_a_bad_sector_an_older_one_serves_and_the_disk_is_asked_twice(
+    world: World, where: str, times: int
+) -> None:
+    """It ended the node, and each start after that: the same set was taken again."""
+    world.saved(7)
+    for index in (5, 6):
+        world.set_at(index)
+    world.broken = 1
+    bad, left, reads = HERE / "snapshots" / f"{6:020d}.states", times, 0
+
+    def hook(operation: str, path: Path, _size: int) -> None:
+        nonlocal left, reads
+        if operation == "read" and path == bad:
+            reads += 1
+            if reads > (where == "frame") and left:
+                left -= 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    world.disk.hook = hook
+    machine, lacks = world.states.open(P, log_from(3), None)
+    assert (machine.position(), lacks) == (position(6 if times == 1 else 5), None)
+    assert [meta.global_index for meta in world.sets.sets()] == ([5, 6] if times == 1 else [5])
 
 
 def test_with_no_set_that_the_log_goes_on_from_it_says_what_it_lacks(world: World) -> None:

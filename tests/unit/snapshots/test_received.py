@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chaos.sim.disk import SimDisk, SimFile
 from logboom.errors import CorruptData
 from logboom.types import GlobalLogIndex
-from snapshots.meta import SetMeta
+from snapshots.meta import STATES_HEADER_BYTES, SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.snapshots.states_world import dumps, set_meta
 
@@ -61,3 +64,37 @@ def test_another_nodes_takes_the_place_of_the_very_one_that_is_damaged(taken: bo
     assert store.adopt_fetched(source.raw_meta(INDEX), INDEX).global_index == INDEX
     again = SnapshotStore(disk, HERE)
     assert ([meta.global_index for meta in again.sets()], again.damaged) == ([INDEX], ())
+
+
+def _bad_from(bad: int) -> Any:
+    read = SimFile.read
+
+    def reading(file: SimFile, *, offset: int, length: int) -> bytes:
+        if offset <= bad < offset + length:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file.path))
+        return read(file, offset=offset, length=length)
+
+    return reading
+
+
+def test_what_was_fetched_and_cannot_be_read_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad sector in it ended the node, and again as soon as it was to go on with it."""
+    source, store = (SnapshotStore(SimDisk(random.Random(seed)), HERE) for seed in (1, 2))
+    meta = make(source)
+    states, (copy, begin) = source.open_states(INDEX), store.fetch(INDEX)
+    assert begin == 0
+    copy.write([states.read(offset=0, length=states.size())], offset=0)
+    copy.close()
+    last = meta.partitions[-1].offset
+    monkeypatch.setattr(SimFile, "read", _bad_from(last + 10))
+    again, go_on = store.fetch(INDEX)
+    assert STATES_HEADER_BYTES < go_on <= last
+    assert again.size() == go_on
+    monkeypatch.undo()
+    again.write([states.read(offset=go_on, length=states.size())], offset=go_on)
+    again.close()
+    monkeypatch.setattr(SimFile, "read_anew", _bad_from(last + 10))
+    with pytest.raises(CorruptData, match="Input/output error"):
+        store.adopt_fetched(source.raw_meta(INDEX), INDEX)
+    monkeypatch.undo()
+    assert store.fetch(INDEX)[1] == 0

@@ -21,6 +21,8 @@ from tests.unit.logboom.fake_server import FakeNode
 
 __all__ = ["node"]
 
+pytestmark = pytest.mark.filterwarnings("ignore:the token goes")  # by which sessions are told apart here
+
 
 @pytest.fixture
 def target(node: FakeNode):

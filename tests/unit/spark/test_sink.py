@@ -311,7 +311,7 @@ def test_so_is_one_of_which_commands_were_refused(tmp_path, monkeypatch):
     [
         (Unavailable("no node can be reached", addresses=["a:1"]), "all 10 rows are in.*no node can be reached"),
         (BarrierTimeout("not yet", behind=[0]), "after 1 s not every partition.*raise barrierTimeoutMs"),
-        (BarrierBlocked("partition 0 is paused", blocked={"0": "paused"}), "all 10 rows are in.*is paused"),
+        (BarrierBlocked("partition 0 is paused", blocked=[[0, "paused"]]), "all 10 rows are in.*is paused"),
     ],
 )
 def test_whatever_fails_when_all_is_written_says_that_it_is(tmp_path, monkeypatch, error, message):

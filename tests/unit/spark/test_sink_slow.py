@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from logboom.errors import DeadlineExceeded, Overloaded, ProducerFenced
+from logboom.errors import DeadlineExceeded, Overloaded, PartitionPaused, ProducerFenced
 from logboom.spark.sink import write_task
 from tests.unit.spark.sink_world import Cluster, plan, rows
 
@@ -53,17 +53,25 @@ def test_where_nothing_is_taken_nothing_is_sent_again():
     assert cluster.sent == cluster.open_most
 
 
-def test_an_error_that_more_time_does_not_mend_is_not_tried_again():
-    class Fenced(Cluster):
+@pytest.mark.parametrize(
+    "error", [ProducerFenced("a newer batch has written"), PartitionPaused("until it is resumed", partition_id=0)]
+)
+def test_an_error_that_more_time_does_not_mend_is_not_tried_again(error):
+    """Others that were taken meanwhile say nothing of what an operator has to do."""
+
+    class Refused(Cluster):
+        refusals = 0
+
         def apply(self, request):
             if len(self.calls) == 5:
-                raise ProducerFenced("a newer batch has written")
+                self.refusals += 1
+                raise error
             return super().apply(request)
 
-    cluster = Fenced()
-    with pytest.raises(ProducerFenced):
+    cluster = Refused()
+    with pytest.raises(type(error)):
         write(cluster)
-    assert len(cluster.calls) == 5
+    assert (len(cluster.calls), cluster.refusals) == (5, 1)
 
 
 class Shared(Cluster):

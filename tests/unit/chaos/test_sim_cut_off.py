@@ -1,0 +1,184 @@
+"""A node that is cut off from the others, not from clients: whoever asks it, or follows there, goes on elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from chaos.sim.drawn_settings import member_of
+from chaos.sim.host import Host
+from logboom import Client, Put
+from logboom.errors import Unavailable
+from logboom.settings import ClusterSettings, NodeSettings, Settings
+from tests.unit.chaos.sim_world import World
+
+TIMEOUT_S = 5.0
+NAMES = ("n1", "n2", "n3")
+
+
+class Cluster(World):
+    """Three nodes, one partition, and somebody at ``c1``."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=7)
+        self.network.nodes = frozenset(NAMES)
+        members = tuple(member_of(number) for number in range(1, len(NAMES) + 1))
+        self.addresses = [each.client_address for each in members]
+        self.hosts = {
+            name: Host(
+                name,
+                loop=self.loop,
+                network=self.network,
+                rng=random.Random(name),
+                settings=Settings(
+                    cluster=ClusterSettings(id="sim", members=members, partitions=1),
+                    node=NodeSettings(id=name, data_dir=f"/{name}"),
+                ),
+                slowest_s=0.001,
+                ended=lambda host, error: pytest.fail(f"{host.name} has ended: {error!r}"),
+                started=lambda _: None,
+            )
+            for name in NAMES
+        }
+
+    def tell(self, story: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+        async def at_client() -> None:
+            async with Client(self.addresses, rng=random.Random(3), timeout=TIMEOUT_S) as boom:
+                await boom.submit(0, Put(b"k", b"0"), timeout=60.0)
+                for address in self.addresses:  # it knows them all
+                    await boom._cluster.connection(address)
+                await story(boom)
+
+        async def all_of_it() -> None:
+            for host in self.hosts.values():
+                host.start()
+            await self.on("c1", at_client)
+
+        self.play(all_of_it())
+
+    def cut_off(self, name: str) -> None:
+        for other in NAMES:
+            if other != name:
+                self.network.cut(name, other)
+                self.network.cut(other, name)
+
+    def follower(self) -> str:
+        return next(
+            name
+            for name, host in self.hosts.items()
+            if host.node is not None and not host.node.pipeline.raft.engine.is_leader
+        )
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    for host in made.hosts.values():
+        host.kill(power=False)
+
+
+@pytest.mark.parametrize("how", [{"at_least": "session"}, {"max_staleness": 1.0}])
+def test_whoever_reads_is_answered_by_others(cluster: Cluster, how: dict[str, Any]) -> None:
+    async def story(boom: Client) -> None:
+        cluster.cut_off(cluster.follower())
+        for number in range(1, 31):
+            await boom.submit(0, Put(b"k", b"%d" % number))
+            assert await boom.get(0, b"k", **how) is not None
+            await asyncio.sleep(0.2)
+
+    cluster.tell(story)
+
+
+def test_whoever_asks_it_alone_is_told_to_ask_another(cluster: Cluster) -> None:
+    async def story(boom: Client) -> None:
+        name = cluster.follower()
+        cluster.cut_off(name)
+        await boom.submit(0, Put(b"k", b"1"))
+        begun = cluster.now
+        with pytest.raises(Unavailable, match="heard of no leader"):
+            await boom.get(0, b"k", at_least="session", node=name, timeout=20.0)
+        assert cluster.now - begun > 19.0, "it was asked for"
+        assert await boom.get(0, b"k", stale=True, node=name) != b"1", "which is answered at once, and old"
+
+    cluster.tell(story)
+
+
+def follow(boom: Client, what: str, **where: Any) -> AsyncIterator[int]:
+    """Global indices."""
+
+    async def told() -> AsyncIterator[int]:
+        if what == "tail":
+            async for batch in boom.tail(0, follow=True, **where):
+                yield batch.global_index
+        elif what == "scan":
+            async for batch in boom.scan_log([0], follow=True, **where):
+                yield batch.global_index
+        else:
+            async for now in boom.watermarks_stream([0], **where):
+                yield now.minimum
+
+    return told()
+
+
+@pytest.mark.parametrize("what", ["tail", "scan", "watermarks"])
+def test_whoever_follows_there_goes_on_elsewhere(cluster: Cluster, what: str) -> None:
+    async def story(boom: Client) -> None:
+        for _ in NAMES:  # one of them leads, perhaps
+            following = follow(boom, what)
+            seen = await anext(following)
+            (there,) = [each for each in boom._cluster._connections.values() if each.has_streams]
+            cluster.cut_off(there.welcome["node"])
+            last = await boom.submit(0, Put(b"k", b"1"), timeout=30.0)
+            async with asyncio.timeout(30.0):
+                while seen < last.global_index:
+                    seen = await anext(following)
+            await following.aclose()  # type: ignore[attr-defined]
+            cluster.network.heal()
+            await asyncio.sleep(60.0)
+
+    cluster.tell(story)
+
+
+def test_whoever_named_it_stays(cluster: Cluster) -> None:
+    async def story(boom: Client) -> None:
+        name = cluster.follower()
+        following = follow(boom, "watermarks", node=name)
+        await anext(following)
+        cluster.cut_off(name)
+        last = await boom.submit(0, Put(b"k", b"1"))
+        waits = asyncio.ensure_future(anext(following))
+        await asyncio.sleep(60.0)
+        assert not waits.done()
+        cluster.network.heal()
+        seen = await waits
+        async with asyncio.timeout(30.0):
+            while seen < last.global_index:
+                seen = await anext(following)
+        await following.aclose()  # type: ignore[attr-defined]
+
+    cluster.tell(story)
+
+
+def test_where_nobody_leads_streams_stay_where_they_are(cluster: Cluster) -> None:
+    async def story(boom: Client) -> None:
+        following = follow(boom, "tail")
+        await anext(following)
+        streams = {id(each) for each in boom._cluster._connections.values() if each.has_streams}
+        for name in NAMES:
+            cluster.cut_off(name)
+        waits = asyncio.ensure_future(anext(following))
+        await asyncio.sleep(60.0)
+        assert not waits.done()
+        assert {id(each) for each in boom._cluster._connections.values() if each.has_streams} == streams
+        cluster.network.heal()
+        await boom.submit(0, Put(b"k", b"1"), timeout=30.0)
+        async with asyncio.timeout(30.0):
+            await waits
+        await following.aclose()  # type: ignore[attr-defined]
+
+    cluster.tell(story)

@@ -1,0 +1,94 @@
+"""A node that hears of no leader: for how long, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.pipeline.freshness import Freshness
+from dispatcher.pipeline.leaderless import ELECTIONS, Leaderless
+from logboom.errors import Unavailable
+from logboom.settings import RaftSettings
+from logboom.types import NodeId
+
+LEADER = NodeId("n2")
+LONG_S = ELECTIONS * RaftSettings().election_patience_ms / 1000
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 100.0
+        clock: Any = SimpleNamespace(monotonic=lambda: self.now)
+        self.leaderless = Leaderless(clock, RaftSettings())
+
+    def later(self, seconds: float, leader: NodeId | None = None) -> None:
+        self.now += seconds
+        self.leaderless.notice(leader)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_an_election_is_borne_and_what_is_longer_is_not(world: World) -> None:
+    world.later(0.0, LEADER)
+    world.later(1000.0, LEADER)
+    assert world.leaderless.ms == 0
+    world.later(0.0)
+    assert world.leaderless.ms > 0
+    world.later(LONG_S - 0.1)
+    world.leaderless.check()
+    world.later(0.2)
+    assert world.leaderless.ms == pytest.approx(1000 * (LONG_S + 0.1), abs=2)
+    with pytest.raises(Unavailable, match="ask another") as caught:
+        world.leaderless.check()
+    assert caught.value.retryable
+    assert caught.value.outcome == "not_applied"
+    world.later(0.0, LEADER)
+    world.leaderless.check()
+    assert world.leaderless.ms == 0
+
+
+def test_with_patience_as_with_elections(world: World) -> None:
+    slow = Leaderless(SimpleNamespace(monotonic=lambda: world.now), RaftSettings(election_max_ms=8_000))  # type: ignore[arg-type]
+    slow.notice(None)
+    world.now += 8.0 * ELECTIONS - 0.1
+    slow.check()
+
+
+async def test_whoever_waits_is_told_when_it_has_come_to_that(world: World) -> None:
+    loop = asyncio.get_running_loop()
+    waits, over, left = (loop.create_future() for _ in range(3))
+    over.set_result(1)
+    world.later(0.0)
+    with world.leaderless.ends(waits), world.leaderless.ends(over):
+        with world.leaderless.ends(left):
+            world.later(LONG_S / 2)
+        assert not waits.done()
+        world.later(LONG_S)
+    assert not left.done()
+    assert over.result() == 1
+    with pytest.raises(Unavailable, match="ask another"):
+        await waits
+
+
+async def test_who_asks_how_much_is_committed_is_told_too(world: World) -> None:
+    backend: Any = SimpleNamespace(
+        node_id="n1",
+        clock=SimpleNamespace(monotonic=lambda: world.now),
+        raft=SimpleNamespace(engine=SimpleNamespace(leader=None)),
+    )
+    fresh = Freshness(backend, check=world.leaderless.check)
+    world.later(0.0)
+    asked = asyncio.ensure_future(fresh.recent(1.0, world.now + 60.0))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    world.later(LONG_S)
+    async with asyncio.timeout(30):
+        with pytest.raises(Unavailable, match="ask another"):
+            await asked
+    await fresh.close()

@@ -1,0 +1,163 @@
+"""A partition that applies nothing until somebody resumes it: who would wait for that is told at once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.pipeline.pending import Pending
+from dispatcher.pipeline.proposing import Admitted, Proposing
+from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
+from logboom.errors import PartitionPaused
+from logboom.records import RecordBlock
+from logboom.types import MIXED, Level, PartitionId, ProducerId
+from tests.unit.dispatcher.pending_desk import A, B, Desk
+from tests.unit.dispatcher.submitting_world import Node
+
+PRODUCER = ProducerId(b"p" * 16)
+ONE = RecordBlock.from_columns(payloads=[b"x"])
+
+
+class Paused(Node):
+    """One that leads; its partition A is paused, B is not."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__(**changes)
+        pipeline: Any = self.submitting._pipeline
+        dedupe = SimpleNamespace(lookup=lambda *_: None, makes_room=lambda *_, **__: None)
+        self.workers = {p: SimpleNamespace(dedupe=dedupe, applied_index=0, is_paused=p == A) for p in (A, B)}
+        pipeline.workers, pipeline.node_id = self.workers, "n1"
+
+    def request(
+        self, wait: Level, *partitions: PartitionId, sequence: int = 0, wait_s: float = 0.0, producer: bytes = PRODUCER
+    ) -> SubmitRequest:
+        now, parts = self.loop.now, tuple(SubmitPart(p, sequence, 0, ONE) for p in partitions)
+        number = ProducerId(producer)
+        return SubmitRequest(number, 0, False, wait, now + 60.0, parts, ONE.nbytes, admit_by=now + wait_s)
+
+    def submit(self, *asked: Any, **how: Any) -> list[Any]:
+        answers: list[Any] = []
+        self.submitting.submit(self.request(*asked, **how), answers.append, "owner")
+        return answers
+
+
+@pytest.fixture
+def node() -> Any:
+    made = Paused(partition_ops=4)
+    yield made
+    made.submitting.close()
+    made.loop.close()
+
+
+def test_who_waits_until_it_is_applied_is_refused(node: Paused) -> None:
+    """It was admitted, committed, and answered at its deadline: nobody could say what had become of it."""
+    for asked in ((A,), (B, A)):
+        with pytest.raises(PartitionPaused, match="partitions resume 0 --node n1") as refused:
+            node.submit(Level.APPLIED, *asked)
+        assert (refused.value.partition_id, refused.value.outcome) == (A, "not_applied")
+        assert 0 < refused.value.retry_after < 60
+    assert node.admission.used() == (0, 0)
+    assert node.submit(Level.APPLIED, B) == ["admitted"]
+
+
+@pytest.mark.parametrize("wait", [Level.COMMITTED, Level.DURABLE])
+def test_who_waits_for_less_is_not(node: Paused, wait: Level) -> None:
+    assert node.submit(wait, A) == ["admitted"]
+
+
+def test_what_was_applied_before_is_answered(node: Paused) -> None:
+    found = SimpleNamespace(first_index=5, last_index=5, global_index=9, results=b"\0")
+    node.workers[A].dedupe.lookup = lambda *_: found
+    node.submitting._pipeline.repeated = 0
+    (reply,) = node.submit(Level.APPLIED, A)
+    assert isinstance(reply, SubmitReply)
+    assert reply.parts == ((A, 5, 5, 9, 1, b"\0"),)
+
+
+def test_what_was_ordered_before_may_take_effect_yet(node: Paused) -> None:
+    """Another call with its sequence is not told that nothing has happened, nor will."""
+    desk = Desk()
+    node.submitting._pipeline.pending = desk.pending  # type: ignore[misc]
+    desk.submit(Level.COMMITTED, (A,))  # sequences 0 and 1, of another producer
+    with pytest.raises(PartitionPaused) as other:
+        node.submit(Level.APPLIED, A, sequence=1)
+    assert other.value.outcome == "not_applied"
+    for sequence, outcome in ((0, "unknown"), (1, "unknown"), (2, "not_applied")):
+        with pytest.raises(PartitionPaused) as refused:
+            node.submit(Level.APPLIED, A, sequence=sequence, producer=bytes(range(16)))
+        assert refused.value.outcome == outcome
+    desk.apply(A, 2)
+    with pytest.raises(PartitionPaused) as refused:
+        node.submit(Level.APPLIED, A, sequence=1, producer=bytes(range(16)))
+    assert refused.value.outcome == "not_applied"
+
+
+def test_who_waits_for_admission_is_told_when_it_is_paused(node: Paused) -> None:
+    node.workers[A].is_paused = False
+    taken = node.admission.admit([(A, 4, 10)], node.loop.now)
+    told, stays = (node.submit(wait, A, wait_s=10.0) for wait in (Level.APPLIED, Level.COMMITTED))
+    assert (told, stays) == ([], [])
+    node.workers[A].is_paused = True
+    node.submitting.paused(A)
+    assert [(type(error), error.outcome) for error in told] == [(PartitionPaused, "not_applied")]
+    assert stays == []
+    node.play(lambda: taken.release(A))
+    assert stays == ["admitted"]
+
+
+def test_one_that_was_paused_while_somebody_waited_and_nobody_told_is_seen_at_the_end(node: Paused) -> None:
+    node.workers[A].is_paused = False
+    taken = node.admission.admit([(A, 4, 10)], node.loop.now)
+    told = node.submit(Level.APPLIED, A, wait_s=10.0)
+    node.workers[A].is_paused = True
+    node.play(lambda: taken.release(A))
+    assert [type(error) for error in told] == [PartitionPaused]
+    assert node.proposing.admitted == []
+    assert node.admission.used() == (0, 0)
+
+
+def test_what_was_gathered_in_this_turn_is_not_proposed(node: Paused) -> None:
+    pipeline: Any = node.submitting._pipeline
+    pipeline.parent.agreed, pipeline.raft.poke = {MIXED}, lambda: None
+    node.submitting.proposing = proposing = Proposing(pipeline)
+    answers: dict[tuple[Level, PartitionId], list[Any]] = {}
+    for number, (wait, partition) in enumerate([(Level.APPLIED, A), (Level.COMMITTED, A), (Level.APPLIED, B)]):
+        told = answers[wait, partition] = list[Any]()
+        ticket = node.admission.admit([(partition, 1, ONE.nbytes)], node.loop.now)
+        proposing.propose(Admitted(node.request(wait, partition, producer=bytes([number]) * 16), ticket, told.append))
+    node.submitting.paused(A)
+    (error,) = answers.pop((Level.APPLIED, A))
+    assert (type(error), error.outcome) == (PartitionPaused, "not_applied")
+    assert list(answers.values()) == [[], []]
+    assert proposing.holding() == {A: 1, B: 1}
+    assert node.admission.used()[0] == 2
+
+
+class TestPending:
+    def paused(self, desk: Desk, partition: PartitionId) -> None:
+        desk.pending.paused(partition, lambda: PartitionPaused("p", partition_id=partition, outcome="unknown"))
+
+    def test_who_waits_until_it_is_applied_is_told_and_its_budget_is_free_once_it_is(self) -> None:
+        desk = Desk()
+        _, waits = desk.submit(Level.APPLIED)
+        _, both = desk.submit(Level.APPLIED, (A, B))
+        _, other = desk.submit(Level.APPLIED, (B,))
+        _, durable = desk.submit(Level.DURABLE)
+        self.paused(desk, A)
+        assert [(type(error), error.outcome) for (error,) in (waits, both)] == [(PartitionPaused, "unknown")] * 2  # type: ignore[union-attr]
+        assert (other, durable) == ([], [])
+        used = desk.used
+        for number, (partition, last) in enumerate([(A, 2), (A, 4), (B, 2), (B, 4), (A, 6)]):
+            desk.commit(partition, last, number + 1)
+            desk.apply(partition, last)
+        assert (len(waits), len(both), len(other)) == (1, 1, 1)
+        assert isinstance(other[0], SubmitReply)
+        assert used[0] == 10
+        assert desk.used == (0, 0)
+        assert not desk.pending.awaits_applied(A)
+
+    def test_nobody_is_looked_at_where_nobody_waits(self) -> None:
+        pending = Pending()
+        pending.paused(A, lambda: pytest.fail("nobody waits"))

@@ -1,0 +1,109 @@
+"""A node that lacks batches, and what it asks of two others."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.wire import Frame, Kind
+from raftlog.entries.entry import ROUTE, Route, pack_routes
+from raftlog.journal.journal import Journal
+from raftlog.links.lacks import Lack, pack
+from raftlog.repair.repair import Repair, Standing, Wanted
+from tests.unit.raftlog.world import MemoryDisk
+
+A, B = NodeId("a"), NodeId("b")
+
+
+def route(index: int) -> Route:
+    return Route(PartitionId(0), Term(1), PartitionLogIndex(index), index.to_bytes(16, "big"))
+
+
+class Payloads:
+    """Of a node that has some."""
+
+    def __init__(self) -> None:
+        self.held: set[int] = set()
+        self.holes: set[bytes] = set()
+        self.sealed: set[bytes] = set()
+        self.why = Lack.ABSENT
+        self.destroyed = False
+        self.unreadable: dict[int, Exception] = {}
+
+    def holds(self, each: Route) -> bool:
+        return each.last_index in self.held
+
+    def read(self, each: Route) -> bytes:
+        if each.last_index in self.unreadable:
+            raise self.unreadable[each.last_index]
+        return b"%d" % each.last_index
+
+    def lack(self, each: Route) -> Lack:
+        return self.why
+
+    def concede(self, each: Route) -> bool:
+        if self.holds(each):
+            return False
+        self.holes.add(each.digest)
+        return True
+
+    def is_hole(self, each: Route) -> bool:
+        return each.digest in self.holes
+
+    def ended(self, each: Route) -> bool:
+        return self.destroyed
+
+    def seal(self, digest: bytes, *, on: bool) -> None:
+        (self.sealed.add if on else self.sealed.discard)(digest)
+
+    def write_again(self, *_: object) -> None:
+        pass
+
+
+class World:
+    def __init__(self) -> None:
+        self.journal = Journal.open(
+            disk=MemoryDisk(), directory=Path("/j"), cluster_id="c", random_bytes=random.Random(0).randbytes
+        )
+        for index in range(2, 7):
+            self.journal.add(pack_routes([route(index)]), index, 1)
+        self.journal.flush()
+        self.payloads = Payloads()
+        self.standing = Standing(4, A, False)
+        self.now = 0.0
+        self.sent: list[tuple[NodeId, Kind, dict[str, Any], list[Any]]] = []
+        self.linked = {A, B}
+        self.repair = Repair(
+            peers=[A, B],
+            links=SimpleNamespace(send=self.send, connected=self.linked.__contains__),  # type: ignore[arg-type]
+            payloads=self.payloads,  # type: ignore[arg-type]
+            journal=self.journal,
+            offload=SimpleNamespace(submit=lambda job, done: done(job(), None)),  # type: ignore[arg-type]
+            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
+            damaged=lambda _: None,
+            standing=lambda: self.standing,
+        )
+
+    def send(self, peer: NodeId, kind: Kind, header: dict[str, Any], body: list[Any]) -> bool:
+        self.sent.append((peer, kind, header, body))
+        return peer in self.linked
+
+    def say(self, peer: NodeId, lack: Lack, *, index: int = 5, term: int = 4, asked: int = 0) -> None:
+        header = pack([(route(index), lack)], term=term, asked=asked)
+        self.repair.on_frame(peer, Frame(Kind.FETCHED, 0, header, memoryview(b"")))
+
+    def misses(self, *indices: int, committed: bool = False) -> None:
+        self.repair.missing([Wanted(route(index), None if committed else index) for index in indices])
+
+
+def asked_for_routes(world: World) -> list[Route]:
+    """In the last question."""
+    ((body,),) = (each for _, kind, _, each in world.sent[-1:] if kind is Kind.FETCH)
+    return [Route(PartitionId(p), Term(t), PartitionLogIndex(i), digest) for p, t, i, digest in ROUTE.iter_unpack(body)]
+
+
+def asked_for(world: World) -> list[int]:
+    return [each.last_index for each in asked_for_routes(world)]
