@@ -155,7 +155,7 @@ class PartitionFrozen(LogboomError):
 class PartitionPaused(LogboomError):
     """``partition_id`` applies nothing where it is led: a write that waits until it is applied would wait in vain.
 
-    With outcome ``unknown`` it was ordered before, and takes effect when an operator has resumed the partition. No
+    With outcome ``unknown`` it may have been ordered before, and takes effect by when the partition is resumed. No
     client tries again by itself. ``retry_after`` in seconds. A barrier gets BarrierBlocked, a read Unavailable.
     """
 

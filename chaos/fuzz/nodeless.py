@@ -190,7 +190,7 @@ class NoNode:
         self.lately = Lately()
         self.snapshots = SimpleNamespace(serving=_serving(), taking=SimpleNamespace(stuck=()))
         self.freshness = self
-        self.leaderless = SimpleNamespace(ms=0)
+        self.leaderless = SimpleNamespace(ms=0, for_long=False)
 
     @property
     def workers(self) -> Sequence[PartitionId]:

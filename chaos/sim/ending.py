@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
+from chaos.sim.drawn_settings import has_rates
 from chaos.sim.host import Host
 from chaos.sim.lag import released
 from chaos.sim.loop import Process, SimLoop
@@ -23,7 +24,7 @@ from raftlog.entries.configuration import Configuration, Role
 
 LIVE_WITHIN_S: Final = 30.0
 SLOWLY_READ_S: Final = 300.0
-"""Everything, of one node after the other, where it is bounded how fast somebody may read."""
+"""Everything, of one node after the other, where it is bounded how fast somebody may read; or what is left to write."""
 REACHED_LOOK_S: Final = 5.0
 PAUSED_LOOK_S: Final = 0.1
 WATCHER: Final = "watcher"
@@ -79,7 +80,9 @@ class Ending:
         await self.within("a quorum serves", self._serves(quorum, fork))
         for client, _ in clients:
             client.stopped = True
-        await self.within("clients come to an end", self._done(clients))
+        rated = has_rates(self._parameters.settings.admission)
+        seconds = SLOWLY_READ_S if rated else LIVE_WITHIN_S
+        await self.within("clients come to an end", self._done(clients), seconds=seconds)
         if self._parameters.members_change:
             await self.within("the members are settled", self._settled(quorum))
         for host in self._hosts:

@@ -12,9 +12,11 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from chaos.sim.electorate import Electorate
+from chaos.sim.holes import Holes
 from chaos.sim.host import Host
 from chaos.sim.promises import check_saved, look_at_acknowledging, look_at_freshness, look_at_producers
 from chaos.sim.starts_and_cuts import look_at_covering, look_at_cuts
@@ -69,8 +71,7 @@ class Witness:
         """When each of them was handed up first, anywhere, by global index."""
         self._units: dict[bytes, tuple[Route, ...]] = {}
         """By digest: everything that was proposed as one request."""
-        self._holes: set[bytes] = set()
-        """Digests of batches that some node has found that nobody has: they are acknowledged without."""
+        self._holes = Holes()
         self._acknowledgements: Counter[str] = Counter()
         self._turn = 0
         self._strips = 0
@@ -139,7 +140,8 @@ class Witness:
                 log = backend.logs.get(route.partition_id)
                 if log is None or log.mode is not DurabilityMode.WRITE_AHEAD:
                     continue
-                if route.digest not in self._holes and not backend.payloads.holds(route):
+                void = backend.payloads.is_hole(route)  # nothing else is one when it starts
+                if not (backend.payloads.holds(route) or self._holes.excuse(host.name, route.digest, void=void)):
                     story = f"{host.name} had acknowledged entry {index}, and does not hold {route} any more"
                     self._fail("AcknowledgedKept", story)
 
@@ -196,7 +198,7 @@ class Witness:
         def conceded(route: Route) -> bool:
             done: bool = concede(route)
             if done:
-                self._holes.add(route.digest)
+                self._holes.conceded(host.name, route)
             return done
 
         def stripped(through: int) -> None:
@@ -310,6 +312,7 @@ class Witness:
     def lost_disk(self, host: Host) -> None:
         """What it had promised is gone: nobody may ask for it, but what it said may be on its way, and is counted."""
         self.damaged.add(host.name)
+        self._holes.lost_disk(host.name)
         journal = self._journals.pop(host.name, None)
         if journal is not None:
             self._lost.setdefault(host.name, []).append(journal)
@@ -349,6 +352,7 @@ class Witness:
         """What is applied is on disks; and one node is asked what it would know after a power loss."""
         running = [host for host in self._hosts if host.node is not None and host.name not in self.rotten]
         for host in running:
+            self._holes.look(host.name, partial(self._keeps, host))
             for worker in host.node.pipeline.workers.values() if host.node is not None else ():
                 check_saved(host, worker, self._fail)
                 self._check_applied(host, worker)
@@ -404,6 +408,12 @@ class Witness:
             return True  # who can tell
         directory = host.path("partitions", str(head.partition))
         return host.disk.keeps(directory, ".log", head.digests) or self._in_journal(host, head.digests)
+
+    def _keeps(self, host: Host, route: Route) -> bool:
+        log = host.node.pipeline.logs.get(route.partition_id) if host.node is not None else None
+        if log is None or log.find(route.last_index, route.digest) is None:
+            return False
+        return self._has_batch(host, _head(log, route))
 
     def _in_journal(self, host: Host, part: bytes) -> bool:
         return host.disk.keeps(host.path("journal"), ".journal", part)

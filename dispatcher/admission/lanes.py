@@ -27,7 +27,6 @@ class Waiting:
 
     __slots__ = (
         "admitted",
-        "applied",
         "deadline",
         "failed",
         "lane",
@@ -36,6 +35,7 @@ class Waiting:
         "over",
         "owner",
         "parts",
+        "paused",
         "principal",
         "refusal",
         "reserved",
@@ -57,17 +57,17 @@ class Waiting:
         refusal: Refusal,
         admitted: Callable[[Ticket], None],
         failed: Callable[[LogboomError], None],
-        applied: bool = False,
+        paused: Callable[[PartitionId], LogboomError] | None = None,
     ) -> None:
         """``until`` it waits, ``deadline`` is the request's; ``owner``: whoever may disconnect.
 
-        ``applied``: it is not answered before that.
+        ``paused``: it is not answered before it is applied; what it is told when one of its partitions applies nothing.
         """
         self.parts, self.nbytes = parts, nbytes
         self.principal, self.owner = principal, owner
         self.until, self.deadline, self.since = min(until, deadline), deadline, since
         self.refusal = refusal
-        self.admitted, self.failed, self.applied = admitted, failed, applied
+        self.admitted, self.failed, self.paused = admitted, failed, paused
         self.lane: LaneKey = None
         self.number = 0
         """In the order in which they came."""

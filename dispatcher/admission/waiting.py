@@ -198,11 +198,19 @@ class WaitingRoom:
         for waiting in list(self._all if owner is None else self._owned.get(owner, ())):
             self.leave(waiting, error())
 
-    def barred(self, partition_id: PartitionId, error: Callable[[], LogboomError], *, applied: bool = False) -> None:
-        """A partition takes nothing any more; ``applied``: nothing that is to be applied before it is answered."""
-        for waiting in [w for w in self._all if any(p == partition_id for p, _, _ in w.parts)]:
-            if waiting.applied or not applied:
-                self.leave(waiting, error())
+    def barred(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
+        """A partition takes nothing any more."""
+        for waiting in self._at(partition_id):
+            self.leave(waiting, error())
+
+    def paused(self, partition_id: PartitionId) -> None:
+        """A partition applies nothing any more: those that are not answered before it has are told."""
+        for waiting in self._at(partition_id):
+            if waiting.paused is not None:
+                self.leave(waiting, waiting.paused(partition_id))
+
+    def _at(self, partition_id: PartitionId) -> list[Waiting]:
+        return [w for w in self._all if any(p == partition_id for p, _, _ in w.parts)]
 
     def expire(self, now: float) -> None:
         """Those whose time is over: refused, or too late for good."""

@@ -13,6 +13,7 @@ from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
 from logboom.wire import Alike
 
 RETRY_AFTER_S: Final = 0.1
+AWAY_AFTER_S: Final = 0.05
 TARGETS_PER_PLACE: Final = 16
 """So many targets may be waited for in all where one barrier may wait: each takes up to 400 bytes, a barrier 1,500."""
 
@@ -230,6 +231,18 @@ def timed_out(want: Want, behind: Sequence[PartitionId], reached: Reached) -> Ba
         f"the barrier at {want.target} was not reached in time; partitions behind: {list(behind)}",
         target=want.target,
         behind=list(behind),
+        **_fields(reached),
+    )
+
+
+def sent_away(want: Want, behind: Sequence[PartitionId], reached: Reached) -> BarrierTimeout:
+    """There is time left, and no more to be waited for here: whoever asks again does so elsewhere."""
+    return BarrierTimeout(
+        f"the barrier at {want.target} is not reached here while this node hears of no leader; ask another; "
+        f"partitions behind: {list(behind)}",
+        target=want.target,
+        behind=list(behind),
+        retry_after=AWAY_AFTER_S,
         **_fields(reached),
     )
 

@@ -48,6 +48,11 @@ class Leaderless:
         """For so long; 0: somebody leads."""
         return 0 if self._since is None else max(1, int((self._clock.monotonic() - self._since) * 1000))
 
+    @property
+    def for_long(self) -> bool:
+        """For longer than an election takes."""
+        return self._error() is not None
+
     def check(self) -> None:
         """Raises Unavailable when it has been so for longer than an election takes."""
         error = self._error()

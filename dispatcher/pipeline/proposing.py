@@ -208,7 +208,7 @@ class Proposing:
         return Route(partition_id, batch.header.term, batch.last_index, batch.digest)
 
     def fail(
-        self, error: Callable[[], LogboomError], *, which: Callable[[SubmitRequest], bool] = lambda _: True
+        self, error: Callable[[SubmitRequest], LogboomError], *, which: Callable[[SubmitRequest], bool] = lambda _: True
     ) -> None:
         """Nothing of what was gathered is proposed, or nothing of this kind: it had no effect."""
         gathered, self._gathered = self._gathered, [each for each in self._gathered if not which(each.request)]
@@ -218,7 +218,7 @@ class Proposing:
                 continue
             for part in request.parts:
                 ticket.release(part.partition_id)
-            done(error())
+            done(error(request))
 
 
 def _batches(rows: Sequence[Admitted], bytes_max: int) -> Iterator[Sequence[Admitted]]:

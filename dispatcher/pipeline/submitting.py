@@ -118,7 +118,7 @@ class Submitting:
             refusal=found,
             admitted=lambda ticket: self._propose_after_all(kept, ticket, done),
             failed=done,
-            applied=self._waits_for_apply(request),
+            paused=(lambda p: self._held_up(kept, p)) if self._waits_for_apply(request) else None,
         )
         self.waiting.enter(waiting)
         self._set_alarm()
@@ -138,15 +138,20 @@ class Submitting:
         for part in request.parts:
             worker = pipeline.workers.get(part.partition_id)
             if worker is not None and worker.is_paused:
-                again = ordered_before(request, pipeline.pending.ahead)
-                raise self._is_paused(part.partition_id, "unknown" if again else "not_applied")
+                raise self._held_up(request, part.partition_id)
+
+    def _held_up(self, request: SubmitRequest, partition_id: PartitionId) -> PartitionPaused:
+        """For one that was not ordered, unless an earlier call with its numbers was."""
+        pipeline = self._pipeline
+        again = ordered_before(request, pipeline.workers, pipeline.pending.ahead)
+        return self._is_paused(partition_id, "unknown" if again else "not_applied")
 
     def _is_paused(self, partition_id: PartitionId, outcome: Outcome) -> PartitionPaused:
         node = self._pipeline.node_id
         return PartitionPaused(
             f"partition {partition_id} is paused on {node}, which leads, and applies nothing before somebody says "
             f"`logboom partitions resume {partition_id} --node {node}`"
-            + ("" if outcome == "not_applied" else "; this may be ordered already, and takes effect then"),
+            + ("" if outcome == "not_applied" else "; this may be ordered already, and takes effect by then"),
             partition_id=partition_id,
             retry_after=PAUSED_AGAIN_S,
             outcome=outcome,
@@ -272,7 +277,7 @@ class Submitting:
     def lost_leadership(self) -> None:
         """Nobody here admits anything; nothing of these was written."""
         self._admission.pace.forget()
-        self.proposing.fail(lambda: NotLeader("leadership was lost before the request was ordered", leader=None))
+        self.proposing.fail(lambda _: NotLeader("leadership was lost before the request was ordered", leader=None))
         self.waiting.leave_all(lambda: NotLeader("leadership was lost before the request was admitted", leader=None))
 
     def proposed_end(self, partition_id: PartitionId) -> None:
@@ -286,12 +291,9 @@ class Submitting:
         def hopeless(request: SubmitRequest) -> bool:
             return any(part.partition_id == partition_id for part in request.parts) and self._waits_for_apply(request)
 
-        def refused() -> LogboomError:
-            return self._is_paused(partition_id, "not_applied")
-
         self._pipeline.pending.paused(partition_id, lambda: self._is_paused(partition_id, "unknown"))
-        self.proposing.fail(refused, which=hopeless)
-        self.waiting.barred(partition_id, refused, applied=True)
+        self.proposing.fail(lambda request: self._held_up(request, partition_id), which=hopeless)
+        self.waiting.paused(partition_id)
 
     def _barred(self, partition_id: PartitionId) -> None:
         self.waiting.barred(partition_id, lambda: self._admission.is_frozen(partition_id))
@@ -306,7 +308,7 @@ class Submitting:
 
     def close(self) -> None:
         """The node stops."""
-        self.proposing.fail(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
+        self.proposing.fail(lambda _: Unavailable("the node is shutting down; try another", retry_after=0.05))
         self.waiting.leave_all(lambda: Unavailable("the node is shutting down; try another", retry_after=0.05))
         if self._scheduled is not None:
             self._scheduled.cancel()

@@ -44,14 +44,19 @@ def partition_of_header(backend: Surroundings, header: Mapping[str, Any]) -> Par
 
 
 async def partition_of_read(backend: Surroundings, header: Mapping[str, Any], deadline: float) -> PartitionId:
-    """The same of a read: whoever is to answer with all that was committed does not go by what he has not heard of yet.
-
-    Raises NotLeader, too.
-    """
-    unheard = field_of(header, "partition", int) not in backend.workers
-    if unheard and header.get("read", "linearizable") == "linearizable":
-        await backend.read_index(deadline)
+    """The same of a read. Raises NotLeader, too."""
+    if field_of(header, "partition", int) not in backend.workers:
+        await hear_of_all(backend, header, deadline)
     return partition_of_header(backend, header)
+
+
+async def hear_of_all(backend: Surroundings, header: Mapping[str, Any], deadline: float) -> None:
+    """Whoever is to answer with all that was committed does not go by what he has not heard of yet.
+
+    Raises NotLeader.
+    """
+    if header.get("read", "linearizable") == "linearizable":
+        await backend.read_index(deadline)
 
 
 async def make_fresh(

@@ -80,13 +80,26 @@ class Ahead:
         return sum(map(len, self._ordered.values()))
 
 
-def ordered_before(request: SubmitRequest, ahead: Ahead) -> bool:
-    """Something of it may have been ordered by this leader, and will be applied."""
-    return any(
-        ahead.of(part.partition_id, request.producer).may_have(
-            part.first_sequence, part.first_sequence + part.records.count
-        )
-        for part in request.parts
+def ordered_before(request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], ahead: Ahead) -> bool:
+    """Something of it may have been ordered, by this leader or others: it is applied, or will be."""
+    return request.producer != NO_PRODUCER and any(
+        _ordered_before(request, part, workers, ahead) for part in request.parts
+    )
+
+
+def _ordered_before(
+    request: SubmitRequest, part: SubmitPart, workers: Mapping[PartitionId, ApplyWorker], ahead: Ahead
+) -> bool:
+    first, stop = part.first_sequence, part.first_sequence + part.records.count
+    if ahead.of(part.partition_id, request.producer).may_have(first, stop):
+        return True
+    worker = workers.get(part.partition_id)
+    if worker is None:
+        return False
+    dedupe, through = worker.remembered
+    # Of what others have ordered nobody here knows whose it is.
+    return ahead.has_inherited(part.partition_id, through) or dedupe.may_have(
+        request.producer, request.epoch, first, stop
     )
 
 

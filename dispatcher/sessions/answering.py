@@ -16,7 +16,7 @@ from dispatcher.reading.read_rates import Pace
 from dispatcher.requests.requests import field_of
 from dispatcher.sessions import admin
 from dispatcher.sessions.submits import REQUESTS_MAX
-from logboom.errors import DeadlineExceeded, LogboomError, ProtocolError, QuotaExceeded, Unavailable
+from logboom.errors import DeadlineExceeded, LogboomError, NoSuchPartition, ProtocolError, QuotaExceeded, Unavailable
 from logboom.settings import Settings
 from logboom.types import PartitionId
 from logboom.wire import FLAG_MORE, Buffer, Frame, Kind
@@ -189,8 +189,15 @@ class Answering:
         await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _view(self, frame: Frame) -> None:
-        partitions = self._partitions(frame.header)
-        chunks = self._backend.views.scan(partitions, frame.header, self._deadline(frame.header))
+        header, deadline = frame.header, self._deadline(frame.header)
+        if header.get("partitions") is None:
+            await reads.hear_of_all(self._backend, header, deadline)
+        try:
+            partitions = self._partitions(header)
+        except NoSuchPartition:
+            await reads.hear_of_all(self._backend, header, deadline)
+            partitions = self._partitions(header)
+        chunks = self._backend.views.scan(partitions, header, deadline)
         await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _fetch(self, frame: Frame) -> None:

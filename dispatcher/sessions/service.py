@@ -23,6 +23,7 @@ from dispatcher.requests.relevant import relevant
 from dispatcher.requests.tracing import Tracer, begin
 from dispatcher.sessions import permits
 from dispatcher.sessions.answering import Answering
+from dispatcher.sessions.sending_away import SendingAway
 from dispatcher.sessions.session_counts import SessionCounts
 from dispatcher.sessions.status import status
 from dispatcher.sessions.submits import OneATurn, Submits, Turns
@@ -78,6 +79,7 @@ class ClientService:
         self._usage = usage
         self._rules_now = rules
         self.rules = None if rules is None else rules()
+        self._sending_away = SendingAway()
         self._look_at = 0.0
         """When at the rules; while somebody looks, never."""
         self.counts = SessionCounts()
@@ -111,7 +113,9 @@ class ClientService:
     def start(self) -> None:
         """Begin to expire barriers, and to look at the rules."""
         try:
-            self.backend.barriers.expire(self.backend.clock.monotonic())
+            now = self.backend.clock.monotonic()
+            self.backend.barriers.expire(now)
+            self._sending_away.look(now, self.backend.leaderless, self.sessions)
             self._renew()
         finally:  # whatever goes wrong: the next deadline comes
             self._timer = asyncio.get_running_loop().call_later(EXPIRE_S, self.start)
@@ -421,6 +425,10 @@ class Session:
             if trace is not None:
                 trace.end(error)
             raise
+
+    def leaderless(self, most: int) -> int:
+        """See Waits."""
+        return self._waits.leaderless(most)
 
     def reached(self) -> None:
         """A barrier of this client's has been."""

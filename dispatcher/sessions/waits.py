@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from dispatcher.barriers.barriers import BLOCKED_STATES
-from dispatcher.barriers.goals import Reached, Waiter, Want
+from dispatcher.barriers.barriers import BLOCKED_STATES, CLUSTER
+from dispatcher.barriers.goals import Goal, Reached, Waiter, Want, sent_away
 from dispatcher.barriers.watermarks import to_row
 from dispatcher.pipeline.backend import Backend
 from dispatcher.requests.requests import field_of
@@ -24,6 +24,10 @@ PROGRESS_MS_MIN: Final = 10
 SHARED_ROWS_MAX: Final = 1_024
 """Partitions of an answer that is encoded once for all whom it is for: larger ones may be above what a client takes."""
 WATCHES_MAX: Final = 64
+ELSEWHERE_S: Final = 1.5
+"""With so much time left a client that is told that a barrier is not reached asks again; with a second, no more."""
+ROWS_OF_ONE: Final = 32
+"""Partitions of an answer that are as much work as an answer."""
 RETRY_AFTER_S: Final = 0.1
 
 
@@ -152,6 +156,40 @@ class Waits:
             backend.hurry(waiter.behind)
             if every_ms:
                 self._progress[request_id] = _Progress(self, request_id, waiter, max(every_ms, PROGRESS_MS_MIN) / 1000)
+            if backend.leaderless.for_long and self._has_time(waiter) and self._is_beyond(waiter.goal):
+                self._send_away(waiter)
+
+    def leaderless(self, most: int) -> int:
+        """Nobody has led for long, as far as is known here: who waits for what others would say is sent to others.
+
+        ``most``: answers. How many were given.
+        """
+        given, known = 0, dict[Goal, bool]()
+        for waiter in list(self._waiters.values()):
+            if given >= most:
+                break
+            goal = waiter.goal
+            if goal not in known:
+                known[goal] = goal.want.reach in CLUSTER or self._is_beyond(goal)
+            if known[goal] and waiter.waits and self._has_time(waiter):
+                self._send_away(waiter)
+                given += 1 + len(goal.targets) // ROWS_OF_ONE
+        return given
+
+    def _is_beyond(self, goal: Goal) -> bool:
+        """It cannot be reached by what is committed here."""
+        commit = self._backend.global_commit_index()
+        return not goal.possible_without(sum(goal.targets[p] > commit for p in goal.behind))
+
+    def _has_time(self, waiter: Waiter) -> bool:
+        return waiter.deadline - self._backend.clock.monotonic() > ELSEWHERE_S
+
+    def _send_away(self, waiter: Waiter) -> None:
+        barriers, done, goal = self._backend.barriers, waiter.done, waiter.goal
+        error = sent_away(goal.want, sorted(goal.behind), barriers.progress(waiter))
+        barriers.cancel(waiter)
+        if done is not None:
+            done(error)
 
     def _all_reached(self, request_ids: list[int], where: Reached) -> None:
         """These are, by the same move. What they are told is encoded once, and leaves as a whole."""

@@ -17,6 +17,7 @@ from logboom.client.connection import NodeConnection
 from logboom.client.lookout import Lookout
 from logboom.client.parts import CLOSED
 from logboom.errors import (
+    DeadlineExceeded,
     InvalidRequest,
     LineageMismatch,
     LogboomError,
@@ -346,9 +347,9 @@ class Cluster(Lookout):
         seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made before.
         """
         attempts = Attempts(self, deadline=deadline, writes=writes)
-        refreshed = isinstance(failed, NoSuchPartition)
+        refreshed = False
         if isinstance(failed, NoSuchPartition):
-            failed = await self.unknown(failed, refreshed=False, deadline=deadline)
+            failed, refreshed = await self.unknown(failed, refreshed=False, deadline=deadline)
         while True:
             if failed is not None and (pause := attempts.failed(failed)):
                 await asyncio.sleep(pause)
@@ -363,8 +364,7 @@ class Cluster(Lookout):
             except LogboomError as error:
                 failed = error
                 if isinstance(error, NoSuchPartition):
-                    failed = await self.unknown(error, refreshed=refreshed, deadline=deadline)
-                    refreshed = True
+                    failed, refreshed = await self.unknown(error, refreshed=refreshed, deadline=deadline)
 
     async def meet(self, *, deadline: float) -> None:
         """Have a node say, once, what this cluster is. Raises what ``any`` raises, when the deadline has passed."""
@@ -393,22 +393,28 @@ class Cluster(Lookout):
                 expected=self.lineage,
             )
 
-    async def unknown(self, error: NoSuchPartition, *, refreshed: bool, deadline: float) -> LogboomError:
-        """What to make of it: a node may not have heard yet of a partition that was just created. Who leads has."""
+    async def unknown(self, error: NoSuchPartition, *, refreshed: bool, deadline: float) -> tuple[LogboomError, bool]:
+        """What to make of it: a node may not have heard yet of a partition that was just created. Who leads has.
+
+        And whether whoever leads has said so: then he need not be asked again (``refreshed``).
+        """
 
         async def ask(node: NodeConnection) -> None:
             await self.refresh_partitions(node, linearizable=True)
 
         if isinstance(error, PartitionDestroyed):
-            return error
+            return error, refreshed
         if not refreshed:
             try:
                 await self.retry(self.leader, ask, deadline=min(deadline, self.now + CONNECT_S))
-            except LogboomError:
-                return error
+            except LogboomError as why:
+                if not why.retryable and not isinstance(why, DeadlineExceeded):
+                    return error, False
+                story = f"{error.message}, as one node says; nobody who leads could be asked: {why.message}"
+                return Unavailable(story, retry_after=BACKOFF_MIN_S), False
         if error.fields.get("partition_id") not in [row[0] for row in self.partitions]:
-            return error
-        return Unavailable(error.message, retry_after=BACKOFF_MIN_S)
+            return error, True
+        return Unavailable(error.message, retry_after=BACKOFF_MIN_S), True
 
     async def close(self) -> None:
         """Close every connection."""

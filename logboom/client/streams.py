@@ -100,7 +100,8 @@ class _Failures:
             self._count = 0
         self._begun = math.inf
         if isinstance(error, NoSuchPartition):
-            error = await self._cluster.unknown(error, refreshed=False, deadline=self._cluster.now + self._patience)
+            until = self._cluster.now + self._patience
+            error, _ = await self._cluster.unknown(error, refreshed=False, deadline=until)
         if not self._count:
             self._since = self._cluster.now
         self._count += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +16,7 @@ from logboom.client.reads import LogBatch, close_now
 from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
 from logboom.records import RecordBlock
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
-from logboom.spark.connection import Session
+from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import ReadOptions
 from logboom.spark.shares import Merged, Share, Span, without
 
@@ -63,8 +64,8 @@ def read_log(
     options: ReadOptions, share: Share, span: Span, schema: pa.Schema, session: Session
 ) -> Iterator[pa.RecordBatch]:
     """The records of a share. Raises DeadlineExceeded, IndexCompacted, Voided, PartitionDestroyed."""
-    node, patience = _address(options, session), options.target.request_timeout_ms / 1000
-    position, failures, since = share.start, 0, time.monotonic()
+    node = _address(options, session)
+    position, failures = share.start, 0
     while position <= share.end:
         try:
             for batches in _tail(position, node, share.partition_id, options, session):
@@ -74,7 +75,6 @@ def read_log(
                     yield from pieces(log_columns(ready, schema))
                 if position > share.end:
                     return
-                since = time.monotonic()  # the time that the task took over its rows is not waited
         except IndexCompacted as error:
             first = int(error.fields.get("first", share.end + 1))
             if options.fail_on_data_loss:
@@ -94,10 +94,11 @@ def read_log(
             gone = share.end + 1 - position
             log.warning("partition %d: destroyed, with %d records unread: %s", share.partition_id, gone, error)
             return
-        except TimeoutError:  # whoever was asked is behind: the next one has its turn
+        except TimeoutError:  # whoever was asked is behind, or its disk hangs: the next one has its turn
             failures += 1
-            if failures > options.retries or time.monotonic() - since >= patience:
+            if failures > options.retries or node is not None:
                 raise _late(options, f"partition {share.partition_id}", position - 1, share.end) from None
+            _meet(share.partition_id, session)
         except LogboomError as error:
             failures += 1
             if not error.retryable or failures > options.retries:
@@ -140,6 +141,20 @@ def _tail(
     ):
         position = int(batches[-1].last_index) + 1
         yield batches
+
+
+def _meet(partition_id: int, session: Session) -> None:
+    """Let the client take turns: it is connected to those alone that it has needed, and stays where it is without."""
+
+    async def look(client: Client, node: str) -> None:
+        with suppress(LogboomError):  # whoever cannot be reached is none of those
+            await client.watermarks([partition_id], node=node, timeout=GLANCE_S)
+
+    async def meet(client: Client) -> None:
+        await all_or_none(look(client, node) for node in (await client.members()).values())
+
+    with suppress(LogboomError):  # nobody can: the next attempt says so
+        session.run(meet)
 
 
 class _BeginsLater(Exception):
@@ -258,8 +273,12 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
             progress.leave_out(error, without(progress.merged, error.partition_id, options, session))
             parts = {s.partition_id: s for s in progress.merged.parts}
             continue
-        except TimeoutError:
-            raise _late(options, "in global order", progress.after_global, merged.span.high) from None
+        except TimeoutError:  # its disk hangs: the next one has its turn
+            failures += 1
+            if failures > options.retries or node is not None:
+                raise _late(options, "in global order", progress.after_global, merged.span.high) from None
+            _meet(next(iter(parts)), session)
+            deadline = time.monotonic() + patience
         except LogboomError as error:
             failures += 1
             if not error.retryable or failures > options.retries:

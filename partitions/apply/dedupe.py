@@ -364,6 +364,13 @@ class Dedupe:
                 return receipt
         return None
 
+    def may_have(self, producer: ProducerId, epoch: int, first: int, stop: int) -> bool:
+        """Something of these sequences may have been applied; if not, nothing is remembered to have been."""
+        known = self._producers.get(producer)
+        if known is None or known.epoch != epoch:
+            return known is not None and known.epoch > epoch
+        return bool(known.covered(first, stop, known.floor))
+
 
 def _is_sound(known: Producer) -> bool:
     edges = [known.floor, *(edge for bounds in known.ranges for edge in bounds)]

@@ -258,7 +258,12 @@ class ApplyWorker:
             other._before = self.remembered
         if self._held:  # it comes as far as this one was, and no further
             other._held = True
-            other.stop_at(self.applied_index, lambda _: None, lambda _: other.pause() if other._held else None)
+            other.stop_at(self.remembered[1], lambda _: None, other._as_far)
+
+    def _as_far(self, _: object) -> None:
+        if self._held and not self._closing:
+            self.pause()
+            self._on_progress([])  # it has said that it runs
 
     def save(self, saved: Callable[[BaseException | None], None]) -> None:
         """Have everything that is applied now saved so that a power loss cannot undo it; then call ``saved``."""

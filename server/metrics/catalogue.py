@@ -199,7 +199,7 @@ OTHERS: Final = (
             Metric("barriers_waiting", "gauge", "Waiting here"),
             Metric("barriers_limit", "gauge", "barrier.waiters_max"),
             Metric("barriers_reached_total", "counter", "Answered: reached"),
-            Metric("barriers_timed_out_total", "counter", "Answered: the time was up"),
+            Metric("barriers_timed_out_total", "counter", "Answered: the time was up, or others are to be asked, as nobody leads"),
             Metric("barriers_blocked_total", "counter", "Answered at once: a partition is paused, damaged or lost"),
         ),
     ),

@@ -11,8 +11,8 @@ import pytest
 
 from chaos.sim.drawn_settings import member_of
 from chaos.sim.host import Host
-from logboom import Client, Put
-from logboom.errors import Unavailable
+from logboom import Client, Put, Receipt
+from logboom.errors import BarrierTimeout, Unavailable
 from logboom.settings import ClusterSettings, NodeSettings, Settings
 from tests.unit.chaos.sim_world import World
 
@@ -104,6 +104,61 @@ def test_whoever_asks_it_alone_is_told_to_ask_another(cluster: Cluster) -> None:
             await boom.get(0, b"k", at_least="session", node=name, timeout=20.0)
         assert cluster.now - begun > 19.0, "it was asked for"
         assert await boom.get(0, b"k", stale=True, node=name) != b"1", "which is answered at once, and old"
+
+    cluster.tell(story)
+
+
+async def wait_for(boom: Client, receipt: Receipt, *, watched: bool, **how: Any) -> None:
+    if not watched:
+        await boom.barrier(receipt, **how)
+        return
+    async for step in boom.barrier_watch(receipt, **how):
+        done = step.done
+    assert done is not None
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("scope", ["node", "quorum"])
+def test_whoever_waits_is_answered_by_others(cluster: Cluster, *, watched: bool, scope: str) -> None:
+    async def story(boom: Client) -> None:
+        cluster.cut_off(cluster.follower())
+        for number in range(1, 31):
+            receipt = await boom.submit(0, Put(b"k", b"%d" % number))
+            await wait_for(boom, receipt, watched=watched, scope=scope, timeout=TIMEOUT_S)
+            await asyncio.sleep(0.2)
+
+    cluster.tell(story)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_whoever_waits_for_it_alone_has_all_of_its_time(cluster: Cluster, *, watched: bool) -> None:
+    async def story(boom: Client) -> None:
+        name = cluster.follower()
+        cluster.cut_off(name)
+        receipt = await boom.submit(0, Put(b"k", b"1"))
+        begun = cluster.now
+        with pytest.raises(BarrierTimeout, match="not reached in time") as caught:
+            await wait_for(boom, receipt, watched=watched, node=name, timeout=20.0)
+        assert 19.5 < cluster.now - begun < 20.5
+        assert [mark.partition_id for mark in caught.value.watermarks] == [0]
+        waiting = asyncio.ensure_future(wait_for(boom, receipt, watched=watched, node=name, timeout=60.0))
+        await asyncio.sleep(20.0)
+        cluster.network.heal()
+        await waiting
+
+    cluster.tell(story)
+
+
+def test_where_nobody_leads_a_barrier_says_where_everything_stands_at_its_end(cluster: Cluster) -> None:
+    async def story(boom: Client) -> None:
+        receipt = await boom.submit(0, Put(b"k", b"1"))
+        for name in NAMES:
+            cluster.cut_off(name)
+        begun = cluster.now
+        with pytest.raises(BarrierTimeout, match="not reached in time") as caught:
+            await boom.barrier({0: receipt.global_index + 1}, timeout=20.0)
+        assert 19.5 < cluster.now - begun < 20.5
+        assert [mark.partition_id for mark in caught.value.watermarks] == [0]
 
     cluster.tell(story)
 

@@ -11,8 +11,12 @@ from dispatcher.pipeline.pending import Pending
 from dispatcher.pipeline.proposing import Admitted, Proposing
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from logboom.errors import PartitionPaused
+from logboom.origins import Origin
 from logboom.records import RecordBlock
-from logboom.types import MIXED, Level, PartitionId, ProducerId
+from logboom.settings import ApplySettings
+from logboom.types import MIXED, NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
+from partitions.apply.dedupe import Dedupe
+from partitions.apply.ordered import Ordered
 from tests.unit.dispatcher.pending_desk import A, B, Desk
 from tests.unit.dispatcher.submitting_world import Node
 
@@ -26,8 +30,8 @@ class Paused(Node):
     def __init__(self, **changes: Any) -> None:
         super().__init__(**changes)
         pipeline: Any = self.submitting._pipeline
-        dedupe = SimpleNamespace(lookup=lambda *_: None, makes_room=lambda *_, **__: None)
-        self.workers = {p: SimpleNamespace(dedupe=dedupe, applied_index=0, is_paused=p == A) for p in (A, B)}
+        dedupe = Dedupe(ApplySettings(producer_receipts=1))
+        self.workers = {p: SimpleNamespace(dedupe=dedupe, remembered=(dedupe, 6), is_paused=p == A) for p in (A, B)}
         pipeline.workers, pipeline.node_id = self.workers, "n1"
 
     def request(
@@ -41,6 +45,16 @@ class Paused(Node):
         answers: list[Any] = []
         self.submitting.submit(self.request(*asked, **how), answers.append, "owner")
         return answers
+
+
+def apply(dedupe: Dedupe, *sequences: int, epoch: int = 0) -> None:
+    """One record each; of the last one there is a receipt."""
+    for number, sequence in enumerate(sequences, 1):
+        at = PartitionLogIndex(number)
+        origin = Origin(PRODUCER, epoch, at, 1, sequence, 0)
+        dedupe.record(origin, dedupe.decide(origin), GlobalLogIndex(number))
+        dedupe.remember(origin, GlobalLogIndex(number), b"\0")
+        dedupe.commit()
 
 
 @pytest.fixture
@@ -68,12 +82,11 @@ def test_who_waits_for_less_is_not(node: Paused, wait: Level) -> None:
 
 
 def test_what_was_applied_before_is_answered(node: Paused) -> None:
-    found = SimpleNamespace(first_index=5, last_index=5, global_index=9, results=b"\0")
-    node.workers[A].dedupe.lookup = lambda *_: found
+    apply(node.workers[A].dedupe, 0)
     node.submitting._pipeline.repeated = 0
     (reply,) = node.submit(Level.APPLIED, A)
     assert isinstance(reply, SubmitReply)
-    assert reply.parts == ((A, 5, 5, 9, 1, b"\0"),)
+    assert reply.parts == ((A, 1, 1, 1, 1, b"\0"),)
 
 
 def test_what_was_ordered_before_may_take_effect_yet(node: Paused) -> None:
@@ -94,6 +107,35 @@ def test_what_was_ordered_before_may_take_effect_yet(node: Paused) -> None:
     assert refused.value.outcome == "not_applied"
 
 
+def test_what_was_ordered_under_others_may_take_effect_yet(node: Paused) -> None:
+    """It was paused on this node while that followed: what was written meanwhile is not applied when it leads."""
+    node.submitting._pipeline.pending.ahead.inherit({A: PartitionLogIndex(7)})
+    for producer, outcome in ((PRODUCER, "unknown"), (NO_PRODUCER, "not_applied")):
+        with pytest.raises(PartitionPaused) as refused:
+            node.submit(Level.APPLIED, A, producer=producer)
+        assert refused.value.outcome == outcome
+    node.workers[A].remembered = node.workers[A].dedupe, 7
+    with pytest.raises(PartitionPaused) as refused:
+        node.submit(Level.APPLIED, A)
+    assert refused.value.outcome == "not_applied"
+
+
+def test_what_was_applied_and_has_no_receipt_any_more_has_taken_effect(node: Paused) -> None:
+    apply(node.workers[A].dedupe, 0, 1, 3)
+    for sequence, outcome in ((0, "unknown"), (1, "unknown"), (2, "not_applied"), (4, "not_applied")):
+        with pytest.raises(PartitionPaused) as refused:
+            node.submit(Level.APPLIED, A, sequence=sequence)
+        assert refused.value.outcome == outcome
+
+
+def test_an_earlier_epoch_may_have_taken_effect_and_a_later_one_has_not() -> None:
+    dedupe = Dedupe(ApplySettings())
+    apply(dedupe, 0, epoch=1)
+    assert [dedupe.may_have(PRODUCER, epoch, 0, 1) for epoch in (0, 1, 2)] == [True, True, False]
+    assert [dedupe.may_have(PRODUCER, epoch, 5, 6) for epoch in (0, 1, 2)] == [True, False, False]
+    assert not dedupe.may_have(ProducerId(b"q" * 16), 0, 0, 1)
+
+
 def test_who_waits_for_admission_is_told_when_it_is_paused(node: Paused) -> None:
     node.workers[A].is_paused = False
     taken = node.admission.admit([(A, 4, 10)], node.loop.now)
@@ -107,6 +149,22 @@ def test_who_waits_for_admission_is_told_when_it_is_paused(node: Paused) -> None
     assert stays == ["admitted"]
 
 
+def test_who_waits_with_the_numbers_of_what_is_on_its_way_is_not_told_that_nothing_has_happened(node: Paused) -> None:
+    """The same pause told the first of the two calls `unknown`."""
+    desk = Desk()
+    node.submitting._pipeline.pending = desk.pending  # type: ignore[misc]
+    node.workers[A].is_paused = False
+    _, first = desk.submit(Level.APPLIED)
+    node.admission.admit([(A, 4, 10)], node.loop.now)
+    again, other = (
+        node.submit(Level.APPLIED, A, sequence=sequence, producer=bytes(range(16)), wait_s=10.0) for sequence in (1, 2)
+    )
+    node.workers[A].is_paused = True
+    node.submitting.paused(A)
+    outcomes = [(type(error), error.outcome) for (error,) in (first, again, other)]  # type: ignore[union-attr]
+    assert outcomes == [(PartitionPaused, "unknown"), (PartitionPaused, "unknown"), (PartitionPaused, "not_applied")]
+
+
 def test_one_that_was_paused_while_somebody_waited_and_nobody_told_is_seen_at_the_end(node: Paused) -> None:
     node.workers[A].is_paused = False
     taken = node.admission.admit([(A, 4, 10)], node.loop.now)
@@ -118,18 +176,23 @@ def test_one_that_was_paused_while_somebody_waited_and_nobody_told_is_seen_at_th
     assert node.admission.used() == (0, 0)
 
 
-def test_what_was_gathered_in_this_turn_is_not_proposed(node: Paused) -> None:
+@pytest.mark.parametrize(("again", "outcome"), [(False, "not_applied"), (True, "unknown")])
+def test_what_was_gathered_in_this_turn_is_not_proposed(node: Paused, again: bool, outcome: str) -> None:
     pipeline: Any = node.submitting._pipeline
+    if again:
+        pipeline.pending.ahead.add(A, ProducerId(b"\1" * 16), PartitionLogIndex(1), Ordered(0, 0, 1, 0))
     pipeline.parent.agreed, pipeline.raft.poke = {MIXED}, lambda: None
     node.submitting.proposing = proposing = Proposing(pipeline)
     answers: dict[tuple[Level, PartitionId], list[Any]] = {}
     for number, (wait, partition) in enumerate([(Level.APPLIED, A), (Level.COMMITTED, A), (Level.APPLIED, B)]):
         told = answers[wait, partition] = list[Any]()
         ticket = node.admission.admit([(partition, 1, ONE.nbytes)], node.loop.now)
-        proposing.propose(Admitted(node.request(wait, partition, producer=bytes([number]) * 16), ticket, told.append))
+        proposing.propose(
+            Admitted(node.request(wait, partition, producer=bytes([number + 1]) * 16), ticket, told.append)
+        )
     node.submitting.paused(A)
     (error,) = answers.pop((Level.APPLIED, A))
-    assert (type(error), error.outcome) == (PartitionPaused, "not_applied")
+    assert (type(error), error.outcome) == (PartitionPaused, outcome)
     assert list(answers.values()) == [[], []]
     assert proposing.holding() == {A: 1, B: 1}
     assert node.admission.used()[0] == 2

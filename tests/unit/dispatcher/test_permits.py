@@ -307,7 +307,7 @@ class Serving:
             serves=lambda _: True,
             members=SimpleNamespace(term=1, index=1),
             leader_address=lambda: None,
-            leaderless=SimpleNamespace(ms=0),
+            leaderless=SimpleNamespace(ms=0, for_long=False),
             client_addresses=dict,
             partition_rows=list,
             key_partitions=list,

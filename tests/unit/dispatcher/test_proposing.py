@@ -261,7 +261,7 @@ def test_who_was_gathered_when_leadership_was_lost_has_no_effect() -> None:
     leader = Leader()
     leader.ask("p", P)
     leader.ask("q", Q)
-    leader.proposing.fail(lambda: NotLeader("leadership was lost", leader=None))
+    leader.proposing.fail(lambda _: NotLeader("leadership was lost", leader=None))
     leader.proposing.flush()
     assert leader.batches == []
     assert [answer.outcome for answer in leader.answers.values()] == ["not_applied"] * 2

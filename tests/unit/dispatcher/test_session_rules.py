@@ -33,7 +33,7 @@ def session() -> tuple[Session, Connection]:
         partition_rows=list,
         key_partitions=list,
         clock=SimpleNamespace(monotonic=lambda: 0.0),
-        leaderless=SimpleNamespace(ms=7),
+        leaderless=SimpleNamespace(ms=7, for_long=False),
     )
     service = SimpleNamespace(
         backend=backend, sessions={}, counts=SessionCounts(), tracer=None, settings=Settings(), rules=None

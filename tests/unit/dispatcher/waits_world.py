@@ -25,9 +25,11 @@ class World(Desk):
         self.sent: list[tuple[int, Kind, dict[str, Any], int]] = []
         self.failed: list[tuple[int, LogboomError]] = []
         self.raft = SimpleNamespace(admits=False)
+        self.leaderless = SimpleNamespace(for_long=False)
+        self.now = 0.0
         self.cluster = SimpleNamespace(id="here")
         self.lineage: str | None = "ab" * 16
-        self.clock = SimpleNamespace(monotonic=lambda: 0.0)
+        self.clock = SimpleNamespace(monotonic=lambda: self.now)
         self.node_id = "n1"
         self.is_open = True
         self.writes = 0

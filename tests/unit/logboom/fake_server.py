@@ -40,6 +40,11 @@ class FakeNode:
         self.global_index = 0
         self._server: asyncio.Server | None = None
 
+    @property
+    def rows(self) -> list[list[Any]]:
+        """Which partitions there are, as nodes say it."""
+        return [[p, "kv", "write_ahead"] for p in range(self.partitions)]
+
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         host, port = (self.address.rsplit(":", 1)) if self.address else ("127.0.0.1", "0")
@@ -136,7 +141,7 @@ class Session(asyncio.Protocol):
                 "node": node.name,
                 "leader": node.leader,
                 "members": node.members,
-                "partitions": [[p, "kv", "write_ahead"] for p in range(node.partitions)],
+                "partitions": node.rows,
                 "frame_bytes": node.frame_bytes,
                 **node.takes,
             }
@@ -150,6 +155,8 @@ class Session(asyncio.Protocol):
             self.send(frame, Kind.SUBMITTED, {"parts": rows, "commit_index": node.global_index})
         elif frame.kind is Kind.PING:
             self.send(frame, Kind.PONG, {})
+        elif frame.kind is Kind.ADMIN and frame.header["action"] == "partitions":
+            self.send(frame, Kind.ADMIN_REPLY, {"partitions": node.rows, "key_partitions": node.partitions})
         elif frame.kind is Kind.BARRIER:
             marks = [[p, 1, 1, 1, 0, frame.header.get("global_index", 0), "running"] for p in range(node.partitions)]
             reached = {"global_index": frame.header.get("global_index", 0), "node": node.name, "watermarks": marks}

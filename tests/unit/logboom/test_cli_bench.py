@@ -210,7 +210,7 @@ def test_where_everything_fails_it_ends_as_the_last_request_did(node: FakeNode, 
     ("error", "status"),
     [
         (DENIED, 1),
-        (NoSuchPartition("gone", partition_id=0, partitions=1), 2),
+        (NoSuchPartition("gone", partition_id=9, partitions=1), 2),
     ],
 )
 def test_what_will_not_get_better_ends_it(node: FakeNode, capsys: Any, error: LogboomError, status: int) -> None:

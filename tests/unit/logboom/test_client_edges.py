@@ -414,7 +414,7 @@ class TestTimeouts:
             node.answers[Kind.GET] = lambda s, f: s.fail(f, NoSuchPartition("9 of 4", partition_id=9))
             node.answers[Kind.ADMIN] = silent
             began = time.monotonic()
-            with pytest.raises(NoSuchPartition):
+            with pytest.raises(Unavailable, match="9 of 4"):
                 await boom.get(9, b"k", timeout=0.1)
             assert time.monotonic() - began < CONNECT_S
 

@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 
 from logboom import Client, RecordBlock
-from logboom.errors import NoSuchPartition, NotLeader
+from logboom.client import cluster as cluster_module
+from logboom.errors import NoSuchPartition, NotLeader, PermissionDenied, Unavailable
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session, cluster, fails
 
 ROWS = [[p, "kv", "write_ahead"] for p in (0, 9)]
 LEAST = RecordBlock.from_columns(payloads=[b"bvalue"])
+
+
+def values(session: Session, frame: Frame) -> None:
+    """A GET is answered."""
+    body = [bytes(LEAST.metadata), bytes(LEAST.data)]
+    header = {"found": [True], "metadata": len(body[0]), "data": len(body[1]), "global_index": 42}
+    session.send(frame, Kind.VALUES, header, body)
 
 
 def behind(node: FakeNode, leader: FakeNode) -> None:
@@ -32,9 +40,7 @@ async def test_a_node_that_led_and_is_behind_does_not_say_what_there_is() -> Non
     """Its own list was taken for the leader's, and the partition for one that does not exist."""
     async with cluster(2) as [first, second], Client(first.address) as boom:
         behind(first, second)
-        body = [bytes(LEAST.metadata), bytes(LEAST.data)]
-        header = {"found": [True], "metadata": len(body[0]), "data": len(body[1]), "global_index": 42}
-        second.answers[Kind.GET] = lambda session, frame: session.send(frame, Kind.VALUES, header, body)
+        second.answers[Kind.GET] = values
         second.answers[Kind.ADMIN] = lambda session, frame: session.send(
             frame, Kind.ADMIN_REPLY, {"partitions": ROWS, "key_partitions": 1}
         )
@@ -54,3 +60,76 @@ async def test_what_whoever_leads_does_not_know_does_not_exist() -> None:
         with pytest.raises(NoSuchPartition):
             await boom.get(9, b"k", stale=True, node=first.address)
         assert asked == [True]
+
+
+class Election:
+    """Nobody proves that he leads until ``over``, as it is counted in questions; then there is partition 9."""
+
+    def __init__(self, *, over: int) -> None:
+        self.asked, self.over = 0, over
+
+    def partitions(self, session: Session, frame: Frame) -> None:
+        self.asked += 1
+        if self.asked > self.over:
+            session.send(frame, Kind.ADMIN_REPLY, {"partitions": ROWS, "key_partitions": 1})
+        else:
+            session.fail(frame, NotLeader("nobody leads", leader=None))
+
+    def get(self, session: Session, frame: Frame) -> None:
+        if self.asked > self.over:
+            values(session, frame)
+        else:
+            session.fail(frame, NoSuchPartition("9 of 1", partition_id=9, partitions=1))
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever leads is asked for a moment only."""
+    monkeypatch.setattr(cluster_module, "CONNECT_S", 0.05)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_while_nobody_leads_nobody_says_that_there_is_none() -> None:
+    """It was raised as soon as nobody had proven for two seconds that he leads, whatever time was left."""
+    async with cluster(1) as [node], Client(node.address) as boom:
+        await boom._cluster.any()
+        election = Election(over=12)
+        node.answers[Kind.ADMIN], node.answers[Kind.GET] = election.partitions, election.get
+        assert await boom.get(9, b"k", stale=True, timeout=30.0) == b"value"
+        assert election.asked == 13, "and no more, once somebody has said it"
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_while_nobody_leads_a_stream_does_not_end() -> None:
+    async with cluster(1) as [node], Client(node.address) as boom:
+        await boom._cluster.any()
+        election = Election(over=12)
+        node.answers[Kind.ADMIN] = election.partitions
+
+        def tail(session: Session, frame: Frame) -> None:
+            if election.asked > election.over:
+                session.send(frame, Kind.END, {"next_index": 1})
+            else:
+                session.fail(frame, NoSuchPartition("9 of 1", partition_id=9, partitions=1))
+
+        node.answers[Kind.TAIL] = tail
+        assert [each async for each in boom.tail(9)] == []
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_what_nobody_could_be_asked_of_is_said_in_the_end() -> None:
+    async with cluster(1) as [node], Client(node.address) as boom:
+        await boom._cluster.any()
+        election = Election(over=1_000)
+        node.answers[Kind.ADMIN], node.answers[Kind.GET] = election.partitions, election.get
+        with pytest.raises(Unavailable, match="9 of 1, as one node says; nobody who leads could be asked"):
+            await boom.get(9, b"k", stale=True, timeout=0.5)
+
+
+async def test_of_whom_nobody_may_be_asked_the_node_is_believed() -> None:
+    async with cluster(1) as [node], Client(node.address) as boom:
+        node.answers[Kind.ADMIN] = fails(PermissionDenied("no"))
+        node.answers[Kind.GET] = fails(NoSuchPartition("9 of 1", partition_id=9, partitions=1))
+        with pytest.raises(NoSuchPartition):
+            await boom.get(9, b"k", stale=True)
+        assert len(node.of(Kind.ADMIN)) == 1

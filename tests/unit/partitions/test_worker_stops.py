@@ -105,12 +105,42 @@ def test_a_pause_is_kept_by_whoever_goes_on_with_a_state_that_is_made_anew(resum
                 w.worker.resume()
             fresh = w.another()
             w.worker.hand_over(fresh)
+            w.worker = fresh
             fresh.notify(w.ends[-1])
             await asyncio.sleep(0.1)
             assert (fresh.applied_index, fresh.state) == ((w.ends[5], "running") if resumed else (w.ends[2], "paused"))
+            assert w.states[-1] == fresh.state, "who waits until something is applied, and watermarks, hear of it"
             fresh.resume()
             await asyncio.sleep(0.1)
             assert (fresh.applied_index, fresh.state) == (w.ends[5], "running")
+
+        w.run(story)
+
+
+def test_one_that_is_damaged_again_on_its_way_comes_as_far_as_the_first() -> None:
+    """It stopped where the second was damaged: its partition stayed fenced for as long as it was paused."""
+    with world(HeldOffload, batches_max=1) as w:
+
+        async def story() -> None:
+            w.commit(3)
+            w.notify()
+            for _ in range(3):
+                w.finish()
+            w.worker.pause()
+            w.commit(3)
+            for through in (w.ends[0], w.ends[5]):  # the first is damaged on its way, with the second batch under way
+                closing = asyncio.ensure_future(w.worker.close())
+                await asyncio.sleep(0)
+                while w.under_way:
+                    w.finish()
+                await closing
+                before, w.worker = w.worker, w.another()
+                before.hand_over(w.worker)
+                w.worker.notify(w.ends[-1])
+                while w.under_way and w.worker.applied_index < through:
+                    w.finish()
+            assert (w.worker.applied_index, w.worker.state) == (w.ends[2], "paused")
+            assert w.states[-1] == "paused"
 
         w.run(story)
 

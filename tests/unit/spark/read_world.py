@@ -7,8 +7,14 @@ import asyncio
 import pytest
 
 from logboom.background import Background
+from logboom.client.reads import LogBatch
 from logboom.errors import Voided
+from logboom.records import RecordBlock
+from logboom.spark.columns import LOG
 from logboom.spark.connection import Session
+from logboom.spark.options import read_options
+from logboom.spark.read import read_log, read_merged
+from logboom.spark.shares import EVERYTHING, Merged, Span
 from logboom.types import Watermark
 
 LATER = object()
@@ -86,6 +92,23 @@ class Client:
 
     async def close(self):
         pass
+
+
+def batch(first, count=1, *, partition=0, global_index=None, size=1):
+    block = RecordBlock.from_columns(keys=None, payloads=[b"%0*d" % (size, k) for k in range(first, first + count)])
+    return LogBatch(partition, first, global_index or first, 1, 1000, b"p" * 16, 0, first, block)
+
+
+def offsets(found):
+    return [k for columns in found for k in columns["offset"].to_pylist()]
+
+
+def log(found, share, span=EVERYTHING, **options):
+    return read_log(read_options({**E, **options}), share, span, LOG, found)
+
+
+def merged(found, parts, low, high, **options):
+    return read_merged(read_options({**E, **options}), Merged(Span(low, high), parts), LOG, found)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from logboom.client.reads import LogBatch
 from logboom.errors import (
     CorruptData,
     DeadlineExceeded,
@@ -16,28 +15,12 @@ from logboom.errors import (
     Unavailable,
     Voided,
 )
-from logboom.records import RecordBlock
 from logboom.spark import read
-from logboom.spark.columns import LOG
 from logboom.spark.options import read_options
-from logboom.spark.read import read_log, read_merged
-from logboom.spark.shares import EVERYTHING, Merged, Share, Span, _last_held
-from tests.unit.spark.read_world import LATER, E, session
+from logboom.spark.shares import Share, Span, _last_held
+from tests.unit.spark.read_world import LATER, E, batch, log, merged, offsets, session
 
 __all__ = ["session"]
-
-
-def batch(first, count=1, *, partition=0, global_index=None, size=1):
-    block = RecordBlock.from_columns(keys=None, payloads=[b"%0*d" % (size, k) for k in range(first, first + count)])
-    return LogBatch(partition, first, global_index or first, 1, 1000, b"p" * 16, 0, first, block)
-
-
-def offsets(found):
-    return [k for columns in found for k in columns["offset"].to_pylist()]
-
-
-def log(found, share, span=EVERYTHING, **options):
-    return read_log(read_options({**E, **options}), share, span, LOG, found)
 
 
 def test_a_share_is_read_from_its_start_to_its_end_and_no_further(session):
@@ -206,10 +189,6 @@ def test_only_batches_of_the_global_offsets_that_were_asked_for_are_read(session
 # -- in global order
 
 
-def merged(found, parts, low, high, **options):
-    return read_merged(read_options({**E, **options}), Merged(Span(low, high), parts), LOG, found)
-
-
 BOTH = (Share(0, 1, 3), Share(1, 1, 2))
 A, B, C = batch(1, 2, global_index=4), batch(1, 2, partition=1, global_index=6), batch(3, 1, global_index=9)
 
@@ -295,7 +274,7 @@ def test_logs_that_begin_at_different_places_are_read_from_there(session, caplog
 
 def test_a_scan_that_is_silent_is_an_error_that_says_so(session):
     with pytest.raises(DeadlineExceeded, match="in global order: no record after offset 4"):
-        list(merged(session([A, None]), BOTH, 1, 9, requestTimeoutMs="100"))
+        list(merged(session([A, None]), BOTH, 1, 9, requestTimeoutMs="100", numRetries="0"))
 
 
 def test_a_node_that_stays_behind_is_an_error(session):
