@@ -182,6 +182,23 @@ def over_several_keys(client: SyncClient, *, mixed: bool) -> None:
         raise Broken(f"a Txn was taken, and its result is {receipt.results}")
 
 
+def settings_of_one(client: SyncClient, *, mixed: bool) -> None:
+    """So is what of one partition would count only at nodes of this release."""
+    try:
+        told = client.set_partition(PARTITIONS - 1, ack="durable")
+        made = client.create_partition(ack="committed", linearizable=True)
+    except IncompatibleVersion as error:
+        if not mixed:
+            raise Broken(f"all nodes are of this release, and a partition is not set: {error}") from error
+        if len(client.partitions()) != PARTITIONS:
+            raise Broken("a partition was not to be created, and is there") from error
+        return
+    own = client.status()["acknowledgement"]["partitions"]
+    client.destroy_partition(made)
+    if told["ack"] != "durable" or own != [[PARTITIONS - 1, "durable", False], [made, "committed", True]]:
+        raise Broken(f"{told} was set, and {made} created, and what counts is {own}")
+
+
 def roll(cluster: LocalCluster, client: SyncClient, load: Load, disk: Disk, ref: str) -> None:
     """Each node in turn; prints what each step cost."""
 
@@ -206,6 +223,7 @@ def roll(cluster: LocalCluster, client: SyncClient, load: Load, disk: Disk, ref:
             for leader in (cluster.nodes[0], cluster.nodes[-1]):  # one of each release leads the others
                 client.transfer(leader)
                 over_several_keys(client, mixed=True)
+                settings_of_one(client, mixed=True)
                 load.more()
             cluster.kill(cluster.nodes[0])
             cluster.restart(cluster.nodes[0])
@@ -226,6 +244,7 @@ def run(ref: str, directory: Path) -> None:
         with Load(cluster) as load, Disk(directory) as disk:
             roll(cluster, client, load, disk, ref)
             over_several_keys(client, mixed=False)
+            settings_of_one(client, mixed=False)
         for writer, count in enumerate(load.acknowledged):
             found = client.get(writer % PARTITIONS, b"writer-%d" % writer)
             if found != (count,):

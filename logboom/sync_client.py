@@ -233,6 +233,7 @@ class SyncClient(Unportable):
     admin = _blocking(Client.admin)
     create_partition = _blocking(Client.create_partition)
     destroy_partition = _blocking(Client.destroy_partition)
+    set_partition = _blocking(Client.set_partition)
     void_batch = _blocking(Client.void_batch)
     create_snapshot = _blocking(Client.create_snapshot)
     snapshots = _blocking(Client.snapshots)

@@ -41,6 +41,8 @@ KV_TXN: Final = "kv_txn"
 """The feature that commands over several keys need: nodes say that they know it, and once all do the log says so."""
 MIXED: Final = "mixed"
 """The feature of batches that several producers share: agreed on as above, as soon as it closes no way back."""
+PARTITION_SETTINGS: Final = "partition_settings"
+"""The feature of settings of one partition that are in the log: agreed on when somebody first sets some."""
 
 NUMBER_MAX: Final = 1 << 62
 """No index, sequence or term is above that, on the wire or on a disk."""

@@ -8,12 +8,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dispatcher.pipeline.partitioning import wrong_begin
 from logboom.errors import CorruptData, IndexCompacted
 from logboom.settings import Settings
 from logboom.types import GlobalLogIndex, NodeId
 from raftlog.entries.configuration import NOBODY, Configuration
-from raftlog.entries.lifecycle import kind_of
+from raftlog.entries.lifecycle import kind_of, wrong_begin
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership, Rejoining
@@ -23,7 +22,7 @@ from server.directory.data_dir import DataDir
 from server.directory.directories import DIRECTORIES, own_id
 from server.directory.install import Intent, install_logs
 from server.directory.manifest import Manifest
-from server.directory.partitions import PartitionRooms, changes_in, created_in, ordered_in
+from server.directory.partitions import PartitionRooms, begun_in, changes_in, created_in, ordered_in
 from server.directory.rejoin import NO_MAJORITY, Memory, open_journal
 from server.directory.remembered import check_remembered
 from server.directory.shares import apply_share, log_share
@@ -139,7 +138,7 @@ class Opened:
     def _check_begin(self) -> None:
         """The log and the settings agree on the partitions that the cluster began with."""
         partitions = self._settings.cluster.partitions
-        said = [self.parent.lifecycle.begins_with(partitions), *(c.begun for c in changes_in(self.journal))]
+        said = [self.parent.lifecycle.begins_with(partitions), *begun_in(self.journal)]
         for begun in said:
             if begun != partitions:
                 raise wrong_begin(begun, partitions)

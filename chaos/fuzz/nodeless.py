@@ -21,10 +21,12 @@ from dispatcher.upkeep.serving import SnapshotServing
 from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Position
-from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, RaftIndex, Term
+from logboom.types import Ack, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, RaftIndex, Term
 from logboom.wire import Buffer
 from partitions.log.compaction import Leases
+from raftlog.entries.chosen import Chosen
 from raftlog.entries.configuration import NOBODY
+from raftlog.entries.lifecycle import Lifecycle
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
@@ -154,7 +156,14 @@ class NoNode:
         engine=SimpleNamespace(leader=None, term=1, commit_index=5),
         links=SimpleNamespace(connected=lambda _: False),
     )
-    parent = SimpleNamespace(agreed=frozenset(), global_index=5, voids=SimpleNamespace(count=0, kept=()))
+    parent = SimpleNamespace(
+        agreed=frozenset(),
+        global_index=5,
+        voids=SimpleNamespace(count=0, kept=()),
+        lifecycle=Lifecycle(),
+        chosen={PartitionId(1): Chosen(Ack.DURABLE)},
+    )
+    choosing = SimpleNamespace(of=lambda partition_id: (partition_id, Ack.DURABLE, True))
     recovery = SimpleNamespace(over=True)
     scrubbing = lagging = SimpleNamespace(status=dict)
     admission = SimpleNamespace(

@@ -13,8 +13,9 @@ import google_crc32c
 from chaos.fuzz.files import CLUSTER
 from chaos.fuzz.target import Target, holds
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import KV_TXN, NUMBER_MAX, PartitionId, PartitionLogIndex, Term
+from logboom.types import KV_TXN, NUMBER_MAX, PARTITION_SETTINGS, Ack, PartitionId, PartitionLogIndex, Term
 from raftlog.entries.agreed import agreeing
+from raftlog.entries.chosen import Choice, Chosen
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import BEFORE_LIFECYCLES, ParentState
 from raftlog.journal import journal_base, journal_newest
@@ -84,7 +85,10 @@ def _newest_seeds() -> list[bytes]:
 def _state_seeds() -> list[bytes]:
     agreed = ParentState()
     agreed.control(2, 1, agreeing([KV_TXN]))
-    return [_state(), ParentState().encode(), agreed.encode()]
+    chosen = agreed.copy()
+    chosen.control(3, 1, agreeing([PARTITION_SETTINGS]))
+    chosen.choose(Choice(PartitionId(1), 2, Chosen(Ack.DURABLE, linearizable=True), bytes(16)))
+    return [_state(), ParentState().encode(), agreed.encode(), chosen.encode()]
 
 
 TARGETS = [

@@ -130,7 +130,10 @@ def session(data: bytes) -> None:
     except ProtocolError as error:
         handler.refuse(error)
     for request in backend.submitted:
-        holds(request.wait in Level and request.deadline <= 1000 + 600, "a request that was admitted is sound")
+        holds(
+            (request.wait is None or request.wait in Level) and request.deadline <= 1000 + 600,
+            "a request that was admitted is sound",
+        )
         holds(rules is None or {part.partition_id for part in request.parts} <= {0}, "a write that no rule allows")
     told = {frame.kind for frame in _readable(connection.sent)}
     holds(rules is None or not told & OF_READERS, "a read that no rule allows")

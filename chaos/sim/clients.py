@@ -13,6 +13,7 @@ from chaos.sim.crowd import Crowd
 from chaos.sim.parameters import Parameters
 from chaos.sim.readers import LogReaders
 from chaos.sim.seen import Seen
+from chaos.sim.setting import Setting
 from chaos.sim.tokens import Handing
 from chaos.sim.transfers import Transfers
 from chaos.sim.waiting import Waited, Waiting
@@ -98,6 +99,9 @@ class SimClient:
         if self._parameters.transfers:
             transfers = self._transfers()
             stories.append(self._repeat(transfers.step, transfers.rng))
+        if self._parameters.sets:
+            setting = self._setting()
+            stories.append(self._repeat(setting.step, setting.rng))
         crowd = None
         if self._parameters.stories.crowds:
             tools: Any = {"invoke": self._invoke, "call": self._call, "name": self._name}
@@ -144,6 +148,10 @@ class SimClient:
             call=self._call,
             name=f"t{self.number}{'again' if self._seen.again else ''}",
         )
+
+    def _setting(self) -> Setting:
+        rng = random.Random(self._parameters.seed << 24 ^ self.number)
+        return Setting(self.client, seen=self._seen, rng=rng, partitions=lambda: self._kv + self._logs)
 
     async def _pass_by(self) -> None:
         """Somebody writes once: whoever has not written for long is forgotten for that. Some come back, late, just as
@@ -251,7 +259,8 @@ class SimClient:
     def _wait(self) -> dict[str, Any]:
         """How to submit."""
         how: dict[str, Any] = {"wait": self._rng.choice(["committed", "durable", "applied", "applied"])}
-        if self._parameters.acks and self._rng.random() < 0.5:
+        acks, sets = self._parameters.acks, self._parameters.sets
+        if (acks and self._rng.random() < 0.5) or (sets and self._dice.random() < 0.5):
             how["wait"] = None
         patience = self._parameters.admission_wait_s
         if patience and self._rng.random() < 0.5:

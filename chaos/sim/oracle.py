@@ -15,7 +15,7 @@ from chaos.sim.host import Host
 from chaos.sim.lag import LagWatch
 from chaos.sim.promises import check_void
 from chaos.sim.rates import look_at_reading, look_at_shares, look_at_writing
-from chaos.sim.receipts import ReceiptWatch
+from chaos.sim.receipts import ReceiptWatch, Row
 from chaos.sim.retention import RetentionWatch
 from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
@@ -28,6 +28,7 @@ from partitions.log.reading import CommittedBatch
 from ports.invariant import InvariantViolated
 from raftlog.engine import messages
 from raftlog.engine.stock import LEADER
+from raftlog.entries.chosen import encode_chosen
 from raftlog.entries.configuration import Configuration
 from raftlog.entries.entry import Route, unpack_routes
 from raftlog.entries.voids import VOID, Void
@@ -82,7 +83,8 @@ class Oracle:
         self.electorate = Electorate(begins, self._granted, fail)
         self.witness = Witness(hosts, self.electorate, fail)
         self.lag = LagWatch(fail)
-        self._receipts = ReceiptWatch(self._ends, fail)
+        self._chosen: list[Row] = []
+        self._receipts = ReceiptWatch(self._ends, self._chosen, fail)
         self.retention = RetentionWatch(self.ends, self._batches, fail)
         self.elections = 0
         self.checks = 0
@@ -94,6 +96,7 @@ class Oracle:
         """
         self.committed.update((at, row) for at, row in before.committed.items() if at <= raft_index)
         self._global = global_index
+        self._chosen += [row for row in before._chosen if row.raft_index <= raft_index]
         self.voids |= before.voids
         for partition, ends in before._ends.items():
             self._ends[partition] = [row for row in ends if row[0] <= global_index]
@@ -214,14 +217,17 @@ class Oracle:
             self._fail("PrefixAgreement", f"{host.name} committed {term, routes} at {raft_index}, others {first}")
 
     def _on_control(self, host: Host, backend: Backend, raft_index: int) -> None:
-        fresh, there = raft_index not in self._partitions, backend.parent.lifecycle.encode()
+        parent = backend.parent
+        fresh, there = raft_index not in self._partitions, parent.lifecycle.encode() + encode_chosen(parent.chosen)
         first = self._partitions.setdefault(raft_index, (host.name, there))
         if first[1] != there:
             self._fail("PartitionsAgree", f"{host.name} and {first[0]} differ over the partitions at {raft_index}")
-        lifecycle = backend.parent.lifecycle
+        lifecycle = parent.lifecycle
         if not lifecycle.ids(backend.cluster.partitions):
             self._fail("LastPartitionStays", f"{host.name}: none is left at {raft_index}")
         if fresh:
+            if parent.chosen != (self._chosen[-1].chosen if self._chosen else {}):
+                self._chosen.append(Row(parent.global_index, raft_index, parent.chosen))
             again = (lifecycle.created.keys() - self._living) & self._ever
             if again:
                 self._fail("IdsNotReused", f"partitions {again} are created again at {raft_index}")

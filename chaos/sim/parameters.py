@@ -125,6 +125,11 @@ class Parameters:
         return self.stories.moves and self.members_change
 
     @property
+    def sets(self) -> bool:
+        """Clients set how writes to partitions are answered."""
+        return self.stories.sets
+
+    @property
     def transfers(self) -> bool:
         """Clients write over several keys at once."""
         return self.stories.transfers and bool(self.kv_partitions)

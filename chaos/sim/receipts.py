@@ -7,28 +7,43 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from chaos.sim.host import Host
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.pending import Done
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from logboom.errors import LogboomError
+from logboom.settings import ClusterSettings
 from logboom.types import Level, NodeId
+from raftlog.entries.chosen import AllChosen, acknowledgement
 
 Fail = Callable[[str, str], None]
+STRONGEST_FIRST: Final = (Level.APPLIED, Level.DURABLE, Level.COMMITTED)
+
+
+class Row(NamedTuple):
+    """What was set of partitions counts for batches with a higher global index than this, up to the next row."""
+
+    global_index: int
+    raft_index: int
+    chosen: AllChosen
 
 
 class ReceiptWatch:
     """``fail(invariant, story)`` ends the run."""
 
-    def __init__(self, ends: Mapping[int, Sequence[tuple[int, int]]], fail: Fail) -> None:
-        """``ends``: of what was committed anywhere: by partition, global and last index of each batch, ascending."""
+    def __init__(self, ends: Mapping[int, Sequence[tuple[int, int]]], chosen: Sequence[Row], fail: Fail) -> None:
+        """``ends``: of what was committed anywhere: by partition, global and last index of each batch, ascending.
+
+        ``chosen``: what was set of partitions, in the order of the log.
+        """
         self._ends = ends
+        self._chosen = chosen
         self._fail = fail
         self.shared = 0
         """Receipts for a part of a batch that others share."""
-        self._said: set[tuple[int, int, Level]] = set()
+        self._said: set[tuple[int, int, Level | None]] = set()
         """Partition, last index and level of what those who lead have answered."""
 
     def started(self, host: Host, backend: Backend) -> None:
@@ -82,10 +97,11 @@ class ReceiptWatch:
             story = f"{len(forwarding._open)} requests of {held} bytes passed on"  # noqa: SLF001 - an observer
             self._fail("I10", f"{host.name}: {story}, {counted} counted")
 
-    def _check(self, host: Host, backend: Backend, wait: Level, reply: SubmitReply) -> None:
+    def _check(self, host: Host, backend: Backend, asked: Level | None, reply: SubmitReply) -> None:
+        wait = self._level_of(backend.cluster, asked, reply)
         for partition, first, last, global_index, *_ in reply.parts:
             story = f"{host.name} answers that {partition}/{last} is {wait} at {global_index}"
-            self._said.add((partition, last, wait))
+            self._said.add((partition, last, asked))
             known = self._global_of(partition, first, last)
             if known != global_index or backend.parent.global_index < global_index:
                 self._fail("ReceiptTrue", f"{story}; it is {known}, and {backend.parent.global_index} committed here")
@@ -94,9 +110,18 @@ class ReceiptWatch:
                 continue  # destroyed since
             if wait is Level.DURABLE and log.durable_index < last:
                 self._fail("ReceiptTrue", f"{story}; durable is {log.durable_index}")
-            applied = wait is Level.APPLIED or backend.cluster.partition(partition).linearizable
-            if applied and worker.applied_index < last:
+            if wait is Level.APPLIED and worker.applied_index < last:
                 self._fail("ReceiptTrue", f"{story}; applied is {worker.applied_index}")
+
+    def _level_of(self, cluster: ClusterSettings, asked: Level | None, reply: SubmitReply) -> Level:
+        """As its partitions say at its place in the log: of its parts nothing is ordered between."""
+        first = min(int(part[3]) for part in reply.parts)
+        before = bisect_left(self._chosen, first, key=lambda row: row.global_index)
+        chosen = self._chosen[before - 1].chosen if before else {}
+        own = [acknowledgement(cluster, chosen, part[0]) for part in reply.parts]
+        levels = [Level(ack) for ack, _ in own] if asked is None else [asked]
+        levels += [Level.APPLIED for _, linearizable in own if linearizable]
+        return next(level for level in STRONGEST_FIRST if level in levels)
 
     def _global_of(self, partition: int, first: int, last: int) -> int | None:
         """Of the batch that holds all of these."""

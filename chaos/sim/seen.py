@@ -43,6 +43,8 @@ class Seen:
     """What was read of the logs."""
     kept: int = 0
     """How often the last partition was to be destroyed, and was not."""
+    sets: int = 0
+    """How often a partition was set."""
     told: Told = field(default_factory=Told)
     """Writes that were acknowledged last."""
     again: bool = False

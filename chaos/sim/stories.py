@@ -23,6 +23,8 @@ ASKS: Final = 0.4
 """Share of the seeds in which somebody asks for all that operators ask for."""
 MOVES: Final = 0.4
 """Share of those in which members change, in which they also move to other addresses."""
+SETS: Final = 0.35
+"""Share of the seeds in which clients set how writes are answered."""
 CROWDS: Final = 0.4
 """Share of the seeds in which crowds of clients write at once, and what clients send arrives together."""
 
@@ -40,6 +42,7 @@ class Stories:
     moves: bool = False
     transfers: bool = False
     crowds: bool = False
+    sets: bool = False
 
 
 def told(seed: int) -> Stories:
@@ -55,4 +58,5 @@ def told(seed: int) -> Stories:
         moves=rng.random() < MOVES,
         transfers=rng.random() < TRANSFERS,
         crowds=rng.random() < CROWDS,
+        sets=rng.random() < SETS,
     )

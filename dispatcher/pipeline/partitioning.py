@@ -22,7 +22,6 @@ from dispatcher.pipeline.rooms import Opened, Rooms
 from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.pipeline.trials import Trials
 from logboom.errors import (
-    ConfigError,
     InvalidRequest,
     LogboomError,
     NoSuchPartition,
@@ -33,14 +32,15 @@ from logboom.errors import (
     UnknownOutcome,
 )
 from logboom.state_machine import Machine
-from logboom.types import PartitionId
+from logboom.types import PARTITION_SETTINGS, PartitionId
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from partitions.machines import discard
 from ports.invariant import InvariantViolated
 from ports.timers import wait
+from raftlog.entries.chosen import NOTHING, Chosen
 from raftlog.entries.entry import unpack_control
-from raftlog.entries.lifecycle import CREATE, Change, Kind, Lifecycle, kind_of
+from raftlog.entries.lifecycle import CREATE, Change, Kind, Lifecycle, kind_of, wrong_begin
 
 log = structlog.get_logger(__name__)
 
@@ -151,18 +151,20 @@ class Partitioning:
 
     # -- asking (leader only)
 
-    def create(self, kind: Kind, token: bytes, done: Done) -> Callable[[], None]:
+    def create(self, kind: Kind, token: bytes, done: Done, chosen: Chosen = NOTHING) -> Callable[[], None]:
         """``done`` gets the id once it can be written to. With a token that was used: the id of then.
 
         Returns the way to wait no longer: what was proposed goes on without.
 
-        Raises NotLeader, InvalidRequest or Unavailable.
+        Raises NotLeader, InvalidRequest, Unavailable, or IncompatibleVersion for what a member does not know.
         """
         self._check_leads()
         self._rooms.check(kind.state_machine)
         asked = [p for p, change in self._proposed.items() if change.token == token]
         known = self.lifecycle.with_token(token) if not asked else asked[0]
         if known is None:
+            if chosen != NOTHING:
+                self._pipeline.agreement.check(PARTITION_SETTINGS)
             created = [p for p, change in self._proposed.items() if change.kind is not None]
             more = 1 + len(created) + len(self._opening)
             self._rooms.check_room(more)
@@ -170,21 +172,22 @@ class Partitioning:
             known = PartitionId(max([self.lifecycle.next_id, self._begun, *(p + 1 for p in created)]))
             trial = self._rooms.trial(kind.state_machine)
             if trial is not None:
-                threads, tried = self._rooms.offload(kind.state_machine), partial(self._tried, kind, token, done)
+                threads = self._rooms.offload(kind.state_machine)
+                tried = partial(self._tried, kind, token, done, chosen)
                 self._trials.attend(kind.state_machine, partial(trial, known), threads, who=done, tried=tried)
                 return partial(self._leave, done)
-            self._propose(Change(known, self._begun, kind, token))
+            self._propose(Change(known, self._begun, kind, token, chosen))
         elif known in self._pipeline.workers:
             done(known)
             return lambda: None
         return self._wait(known, done)
 
-    def _tried(self, kind: Kind, token: bytes, done: Done, error: BaseException | None) -> None:
+    def _tried(self, kind: Kind, token: bytes, done: Done, chosen: Chosen, error: BaseException | None) -> None:
         if error is not None:
             done(error if isinstance(error, LogboomError) else InvalidRequest(f"it cannot be opened: {error!r}"))
             return
         try:
-            self.create(kind, token, done)
+            self.create(kind, token, done, chosen)
         except LogboomError as refused:
             done(refused)
 
@@ -263,8 +266,7 @@ class Partitioning:
             log.warning("partition_change_refused", partition=partition_id, reason=refused)
             self._answer(partition_id, InvalidRequest(refused))
             return
-        if self.lifecycle.begun != self._begun:
-            self._pipeline.raft.fatal(wrong_begin(self.lifecycle.begun, self._begun))
+        if not self.check_begun():
             return
         if change.kind is not None:
             self._pipeline.recovery.add(partition_id)  # now: it may take longer to open than the rest to recover
@@ -275,6 +277,13 @@ class Partitioning:
         else:
             log.info("partition_created", partition=partition_id, **change.kind._asdict())
             self._open(partition_id, change.kind)
+
+    def check_begun(self) -> bool:
+        """The log says what the cluster began with: it must be what the settings say, or this node ends."""
+        same = self.lifecycle.begun == self._begun
+        if not same:
+            self._pipeline.raft.fatal(wrong_begin(self.lifecycle.begun, self._begun))
+        return same
 
     def foretold(self, partitions: Iterable[PartitionId], through: int) -> None:
         """The journal, as the leader's up to ``through``, goes on with batches of these.
@@ -439,12 +448,3 @@ def destroyed(partition_id: int, *, outcome: str = "not_applied") -> PartitionDe
     if outcome == "applied":
         return PartitionDestroyed(f"{text} after this was ordered", partition_id=partition_id, outcome="applied")
     return PartitionDestroyed(text, partition_id=partition_id)
-
-
-def wrong_begin(begun: int, settings: int) -> ConfigError:
-    """The settings do not say what the cluster began with."""
-    return ConfigError(
-        f"cluster.partitions: {settings}, and the cluster began with {begun} and has created or destroyed "
-        f"partitions since: set it to {begun}, and use `logboom partitions create` for more",
-        path="cluster.partitions",
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -46,7 +46,10 @@ class Part:
 class PendingRequest:
     """A proposed request. ``owed``: parts that have not reached the level waited for."""
 
+    asked: Level | None
+    """None: what its partitions say."""
     wait: Level
+    """As its partitions say at its place in the log; while it is not committed, as they say now."""
     deadline: float
     done: Done | None
     ticket: Ticket
@@ -77,12 +80,22 @@ class PendingRequest:
             self.parts.clear()
 
 
+LevelOf = Callable[[Level | None, Collection[PartitionId]], Level]
+"""What a request with this ``wait`` for these partitions has to wait for."""
+
+
+def as_asked(asked: Level | None, _: Collection[PartitionId]) -> Level:
+    """Where partitions have no say."""
+    return Level.APPLIED if asked is None else asked
+
+
 class Pending:
     """All of a node's. Bounded by admission: every part holds a ticket."""
 
-    def __init__(self, held: Mapping[PartitionId, str] = MappingProxyType({})) -> None:
+    def __init__(self, held: Mapping[PartitionId, str] = MappingProxyType({}), *, level_of: LevelOf = as_asked) -> None:
         """``held``: partitions that take fewer writes, or none, for now: whoever has one answered is told."""
         self._held = held
+        self._level_of = level_of
         self.ahead = Ahead()
         self._by_end: dict[tuple[PartitionId, PartitionLogIndex], Part] = {}
         self._shares: dict[tuple[PartitionId, PartitionLogIndex], Sequence[PartitionLogIndex]] = {}
@@ -126,9 +139,10 @@ class Pending:
         done: Done,
     ) -> None:
         """A request whose batches (partition, first, last index) have just been appended and proposed."""
-        count = len(ends)
+        count, wait = len(ends), self._level_of(request.wait, [end[0] for end in ends])
         pending = PendingRequest(
             request.wait,
+            wait,
             request.deadline,
             done,
             ticket,
@@ -145,7 +159,7 @@ class Pending:
             sequence = said.first_sequence
             ordered = Ordered(request.epoch, sequence, sequence + said.records.count, said.floor)
             self.ahead.add(partition_id, request.producer, last, ordered)
-            self._awaiting_applied[partition_id] += request.wait is Level.APPLIED
+            self._awaiting_applied[partition_id] += wait is Level.APPLIED
         if pending.trace is not None:
             pending.trace.stage("append", partitions=len(ends), bytes=request.nbytes)
         self._uncommitted[id(pending)] = pending
@@ -161,6 +175,17 @@ class Pending:
     ) -> None:
         """Parts that were added and end there are in one mixed batch, which ends at ``last_index``."""
         self._shares[partition_id, last_index] = ends
+
+    def acknowledge_anew(self, partition_id: PartitionId) -> None:
+        """The log says here how writes to a partition are answered: that counts for all that are behind this place."""
+        for request in self._uncommitted.values():
+            partitions = [part.partition_id for part in request.parts]
+            if partition_id not in partitions:
+                continue
+            before, request.wait = request.wait, self._level_of(request.asked, partitions)
+            more = (request.wait is Level.APPLIED) - (before is Level.APPLIED)
+            for each in partitions:
+                self._awaiting_applied[each] += more
 
     def committed(
         self, partition_id: PartitionId, last_index: PartitionLogIndex, global_index: GlobalLogIndex

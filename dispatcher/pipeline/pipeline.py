@@ -9,7 +9,7 @@ Stages below return facts; only this module sees them all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.stability import Stability, parse_progress
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.agreement import Agreement
+from dispatcher.pipeline.choosing import Choosing
 from dispatcher.pipeline.forwarding import Forwarding
 from dispatcher.pipeline.lagging import Lagging
 from dispatcher.pipeline.partitioning import Partitioning
@@ -32,13 +33,13 @@ from dispatcher.pipeline.rooms import Rooms
 from dispatcher.pipeline.submitting import Submitting
 from dispatcher.pipeline.voiding import Voiding
 from dispatcher.reading.lately import Lately
-from dispatcher.requests.requests import SubmitRequest
+from dispatcher.requests.requests import SubmitRequest, acknowledged_at
 from dispatcher.requests.tracing import Tracer
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import CUT, FETCHED, SERVED, Snapshots
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
-from logboom.types import MIXED, DurabilityMode, GlobalLogIndex, NodeId, PartitionId, Term
+from logboom.types import MIXED, DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
 from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.worker import ApplyWorker
@@ -47,6 +48,7 @@ from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.core import RaftLog
 from raftlog.entries.agreed import AGREE
+from raftlog.entries.chosen import SET
 from raftlog.entries.configuration import MEMBERS, Configuration
 from raftlog.entries.entry import Route
 from raftlog.entries.lifecycle import CHANGES
@@ -95,11 +97,12 @@ class Pipeline(Presence):
         self.partitioning = Partitioning(self, rooms)
         self.voiding = Voiding(self)
         self.agreement = Agreement(self)
+        self.choosing = Choosing(self, missing=self.partitioning.missing)
         self.payloads = PartitionPayloads(
             self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched
         )
         self.lagging = Lagging(self)
-        self.pending = Pending(held=self.lagging.held)
+        self.pending = Pending(held=self.lagging.held, level_of=self.level_of)
         self.submitting = Submitting(self, admission)
         behind = [p for p, store in self.logs.items() if store.mode is DurabilityMode.WRITE_BEHIND]
         self.stability = Stability(node_id=node_id, members=[], partitions=behind)
@@ -166,6 +169,7 @@ class Pipeline(Presence):
         self.lagging.close()
         self.submitting.close()
         self.pending.lost()
+        self.choosing.lost_leadership()
         self.forwarding.close()
         await self.snapshots.close()
         await self.rebuilding.close()
@@ -203,6 +207,10 @@ class Pipeline(Presence):
         except LogboomError as error:
             done(error)
             return None
+
+    def level_of(self, asked: Level | None, partitions: Collection[PartitionId]) -> Level:
+        """What a request with this ``wait`` has to wait for, as far as the parent log is handed up here."""
+        return acknowledged_at(asked, partitions, self.cluster, self.parent.chosen)
 
     def lone_submit(self) -> None:
         """All that was read has been submitted: with nothing else under way, waiting gathers nothing."""
@@ -252,6 +260,9 @@ class Pipeline(Presence):
             self.snapshots.taking.cut(raft_index=raft_index, term=term, parent=self.parent.copy())
         elif fields.get("do") in CHANGES:
             self.partitioning.handed_up(fields)
+        elif fields.get("do") == SET:
+            if not self.choosing.handed_up(fields):
+                self.partitioning.check_begun()
         elif fields.get("do") == VOID:
             self.voiding.handed_up(raft_index, fields)
         elif fields.get("do") not in (MEMBERS, AGREE):
@@ -303,6 +314,7 @@ class Pipeline(Presence):
         self.agreement.lost_leadership()
         self.pending.lost()
         self.partitioning.lost_leadership()
+        self.choosing.lost_leadership()
         self.voiding.lost_leadership()
 
     def traced(self, route: Route, traceparent: object) -> None:

@@ -30,7 +30,7 @@ from logboom.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from logboom.types import KV_TXN, Level, PartitionId
+from logboom.types import KV_TXN, PARTITION_SETTINGS, Level, PartitionId
 
 RESERVED: Final = 0.25
 """Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
@@ -118,15 +118,21 @@ class Submitting:
             refusal=found,
             admitted=lambda ticket: self._propose_after_all(kept, ticket, done),
             failed=done,
-            paused=(lambda p: self._held_up(kept, p)) if request.wait is Level.APPLIED else None,
+            paused=(lambda p: self._held_up(kept, p)) if self._waits_for_apply(request) else None,
         )
         self.waiting.enter(waiting)
         self._set_alarm()
         return waiting
 
+    def _waits_for_apply(self, request: SubmitRequest) -> bool:
+        """As its partitions say now; it may be otherwise when it is ordered."""
+        if request.wait is Level.APPLIED:
+            return True
+        return self._pipeline.level_of(request.wait, [part.partition_id for part in request.parts]) is Level.APPLIED
+
     def _check_applied(self, request: SubmitRequest) -> None:
         """Raises PartitionPaused for what would not be answered before somebody resumes a partition."""
-        if request.wait is not Level.APPLIED:
+        if not self._waits_for_apply(request):
             return
         pipeline = self._pipeline
         for part in request.parts:
@@ -157,8 +163,13 @@ class Submitting:
         if leader is None or leader == pipeline.node_id:
             raise Unavailable("there is no leader right now; try again", retry_after=0.05)
         known = not request.wide or pipeline.raft.links.speaks(leader, KV_TXN)  # else it would take it for nonsense
-        if request.forward and not request.forwarded and known and pipeline.forwarding.forward(leader, request, done):
-            return
+        if request.forward and not request.forwarded and known:
+            if request.wait is None and not pipeline.raft.links.speaks(leader, PARTITION_SETTINGS):
+                # It would go by no partition's settings.
+                wait = pipeline.level_of(None, [part.partition_id for part in request.parts])
+                request = request._replace(wait=wait)
+            if pipeline.forwarding.forward(leader, request, done):
+                return
         raise NotLeader(f"{leader} leads", leader=pipeline.address_of(leader))
 
     def _proposals(self) -> Refusal | None:
@@ -278,7 +289,7 @@ class Submitting:
         """It applies nothing until somebody resumes it: whoever waits for that is told."""
 
         def hopeless(request: SubmitRequest) -> bool:
-            return request.wait is Level.APPLIED and any(part.partition_id == partition_id for part in request.parts)
+            return any(part.partition_id == partition_id for part in request.parts) and self._waits_for_apply(request)
 
         self._pipeline.pending.paused(partition_id, lambda: self._is_paused(partition_id, "unknown"))
         self.proposing.fail(lambda request: self._held_up(request, partition_id), which=hopeless)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from dispatcher.admission.admission import Admission
@@ -14,7 +15,7 @@ from dispatcher.pipeline.recovered import Recovered
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
 from logboom.settings import ClusterSettings, Settings
-from logboom.types import NodeId, PartitionId
+from logboom.types import Level, NodeId, PartitionId
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from ports.clock import Clock
@@ -35,6 +36,10 @@ class Queue(Protocol):
 
     def proposed_end(self, partition_id: PartitionId) -> None:
         """It is about to be destroyed."""
+        ...
+
+    def paused(self, partition_id: PartitionId) -> None:
+        """It applies nothing until somebody resumes it: whoever waits for that is told."""
         ...
 
 
@@ -78,6 +83,10 @@ class Surroundings(Protocol):
 
     def check_writable(self, partition_id: PartitionId) -> None:
         """Leader only. Raises what keeps writes out of a partition that is there, or that it is not."""
+        ...
+
+    def level_of(self, asked: Level | None, partitions: Collection[PartitionId]) -> Level:
+        """What a request with this ``wait`` has to wait for."""
         ...
 
     def appended(self, store: PartitionLog) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from dispatcher.requests.tracing import Trace
@@ -20,11 +21,11 @@ from logboom.types import (
     ProducerId,
 )
 from logboom.wire import Buffer, Frame, shown
+from raftlog.entries.chosen import AllChosen, acknowledgement, is_linearizable
 
 PARTS_MAX: Final = 4096
 STRENGTH: Final = (Level.COMMITTED, Level.DURABLE, Level.APPLIED)
 WAITS: Final = {level.value: level for level in STRENGTH}
-DEFAULTS: Final = ClusterSettings()
 LONGEST_MS: Final = NetSettings().request_ms_max
 NONE: Final = frozenset[int]()
 PART: Final = [int] * 6
@@ -49,7 +50,8 @@ class SubmitRequest(NamedTuple):
     producer: ProducerId
     epoch: int
     dense: bool
-    wait: Level
+    wait: Level | None
+    """None: what its partitions say."""
     deadline: float
     parts: tuple[SubmitPart, ...]
     nbytes: int
@@ -109,23 +111,28 @@ def field_of(header: Mapping[str, Any], name: str, kind: type, default: Any = No
     return value
 
 
-def acknowledged_at(asked: Level | None, partitions: Collection[PartitionId], cluster: ClusterSettings) -> Level:
+def acknowledged_at(
+    asked: Level | None,
+    partitions: Collection[PartitionId],
+    cluster: ClusterSettings,
+    chosen: AllChosen = MappingProxyType({}),
+) -> Level:
     """What an answer has to wait for: what the request says, else the strongest of its partitions' own.
 
     A linearizable partition is never answered before it has applied: nobody hears of what cannot be read yet.
+    ``chosen``: what the log has said of partitions; it counts before the settings.
     """
-    if asked is not Level.APPLIED and any(map(cluster.is_linearizable, partitions)):
+    if asked is not Level.APPLIED and any(is_linearizable(cluster, chosen, p) for p in partitions):
         return Level.APPLIED
     if asked is not None:
         return asked
-    return max((WAITS[cluster.partition(partition_id).ack.value] for partition_id in partitions), key=STRENGTH.index)
+    return max((WAITS[acknowledgement(cluster, chosen, p)[0].value] for p in partitions), key=STRENGTH.index)
 
 
 def parse_submit(
     frame: Frame,
     *,
     now: float,
-    cluster: ClusterSettings = DEFAULTS,
     forwarded: bool = False,
     principal: str = "",
     longest_ms: int = LONGEST_MS,
@@ -165,7 +172,7 @@ def parse_submit(
         ProducerId(producer),
         epoch,
         bool(header.get("dense", False)),
-        acknowledged_at(None if wait is None else WAITS[wait], partitions, cluster),
+        None if wait is None else WAITS[wait],
         now + timeout_ms / 1000,
         tuple(parts),
         len(frame.body),
@@ -203,7 +210,7 @@ def encode_submit(request: SubmitRequest, *, now: float) -> tuple[dict[str, Any]
         "producer": request.producer,
         "epoch": request.epoch,
         "dense": request.dense,
-        "wait": request.wait.value,
+        "wait": None if request.wait is None else request.wait.value,
         "timeout_ms": max(1, int((request.deadline - now) * 1000)),
         "admission_wait_ms": max(0, int((request.admit_by - now) * 1000)),
         "principal": request.principal,

@@ -10,12 +10,14 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from dispatcher.pipeline.backend import Backend
+from dispatcher.pipeline.choosing import Acknowledgement
 from dispatcher.reading import reads
 from dispatcher.requests.requests import field_of
 from dispatcher.sessions import members
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NotLeader
-from logboom.types import DurabilityMode, PartitionId
+from logboom.types import Ack, DurabilityMode, PartitionId
 from logboom.wire import shown
+from raftlog.entries.chosen import NOTHING, Chosen
 from raftlog.entries.lifecycle import NAME_BYTES_MAX, TOKEN_BYTES, Kind
 from snapshots.meta import SetMeta
 
@@ -30,6 +32,7 @@ ACTIONS: Final = (
     "partitions",
     "create_partition",
     "destroy_partition",
+    "set_partition",
     "void_batch",
     *members.ACTIONS,
 )
@@ -41,7 +44,7 @@ Done = Callable[[T | LogboomError], None]
 async def act(backend: Backend, header: Mapping[str, Any], deadline: float, by: str = "") -> dict[str, Any]:
     """Header of an ADMIN_REPLY; ``by`` whom it is asked, for the log.
 
-    Raises InvalidRequest, NoSuchPartition, NotLeader, Unavailable, DeadlineExceeded.
+    Raises InvalidRequest, NoSuchPartition, NotLeader, Unavailable, DeadlineExceeded, IncompatibleVersion.
     """
     action = header.get("action")
     if action not in ACTIONS:
@@ -65,6 +68,11 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float, by: 
         destroyed = await _destroy_partition(backend, header, deadline)
         log.info("admin", action=action, partition=destroyed, by=by)
         return {"partition": destroyed}
+    if action == "set_partition":
+        now = await _set_partition(backend, header, deadline)
+        said = {"partition": now.partition_id, "ack": str(now.ack), "linearizable": now.linearizable}
+        log.info("admin", action=action, **said, by=by)
+        return said
     partition = reads.partition_of_header(backend, header)
     if action == "void_batch":
         found = await _void_batch(backend, partition, header, deadline)
@@ -79,17 +87,37 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float, by: 
 async def _create_partition(backend: Backend, header: Mapping[str, Any], deadline: float) -> PartitionId:
     name = field_of(header, "state_machine", str, backend.cluster.state_machine)
     mode = field_of(header, "mode", str, str(backend.cluster.mode))
-    token = field_of(header, "token", bytes)
+    token = _token(header)
     if not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
         raise InvalidRequest(f"state_machine has 1 to {NAME_BYTES_MAX} bytes")
     if mode not in set(DurabilityMode):
         raise InvalidRequest(f"mode must be write_ahead or write_behind, not {shown(mode)}")
+    slow = DeadlineExceeded("the partition was not there in time; ask again with the same token", outcome="unknown")
+    kind, chosen = Kind(name, DurabilityMode(mode)), _chosen(header)
+    return await _called(backend, partial(backend.partitioning.create, kind, token, chosen=chosen), deadline, slow)
+
+
+async def _set_partition(backend: Backend, header: Mapping[str, Any], deadline: float) -> Acknowledgement:
+    partition, token, chosen = PartitionId(field_of(header, "partition", int)), _token(header), _chosen(header)
+    if chosen == NOTHING:
+        raise InvalidRequest("say what to set: ack, linearizable or both")
+    slow = DeadlineExceeded("the partition was not set in time; ask again", outcome="unknown")
+    return await _called(backend, partial(backend.choosing.choose, partition, chosen, token), deadline, slow)
+
+
+def _chosen(header: Mapping[str, Any]) -> Chosen:
+    """Raises InvalidRequest."""
+    if "ack" in header and header["ack"] not in list(Ack):
+        raise InvalidRequest(f"ack must be committed, durable or applied, not {shown(header['ack'])}")
+    linearizable = field_of(header, "linearizable", bool) if "linearizable" in header else None
+    return Chosen(Ack(header["ack"]) if "ack" in header else None, linearizable)
+
+
+def _token(header: Mapping[str, Any]) -> bytes:
+    token: bytes = field_of(header, "token", bytes)
     if len(token) != TOKEN_BYTES:
         raise InvalidRequest(f"token must have {TOKEN_BYTES} bytes, not {len(token)}")
-    slow = DeadlineExceeded("the partition was not there in time; ask again with the same token", outcome="unknown")
-    return await _called(
-        backend, partial(backend.partitioning.create, Kind(name, DurabilityMode(mode)), token), deadline, slow
-    )
+    return token
 
 
 async def _destroy_partition(backend: Backend, header: Mapping[str, Any], deadline: float) -> PartitionId:

@@ -48,6 +48,7 @@ ACTIONS: Final = {
     "destroy_partition": Right.ADMIN,
     "void_batch": Right.ADMIN,
     "create_partition": Right.ADMIN,
+    "set_partition": Right.ADMIN,
     "snapshot": Right.ADMIN,
     "member_add": Right.ADMIN,
     "member_update": Right.ADMIN,
@@ -56,7 +57,7 @@ ACTIONS: Final = {
     "transfer": Right.ADMIN,
 }
 """Of every ADMIN."""
-OF_ONE: Final = ("pause", "resume", "freeze", "thaw", "destroy_partition", "void_batch")
+OF_ONE: Final = ("pause", "resume", "freeze", "thaw", "destroy_partition", "set_partition", "void_batch")
 """Those about one partition, where the right is needed; for the others it is for the cluster as a whole."""
 
 
@@ -126,6 +127,7 @@ def _makes_room_for_cursors(header: Mapping[str, Any]) -> bool:
         and header.get("token") == CURSORS_TOKEN
         and header.get("state_machine") == "kv"
         and header.get("mode") == DurabilityMode.WRITE_AHEAD
+        and not header.keys() & {"ack", "linearizable"}
     )
 
 

@@ -41,14 +41,14 @@ from logboom.errors import (
     Unauthenticated,
 )
 from logboom.settings import Settings
-from logboom.types import KV_TXN, PartitionId
+from logboom.types import KV_TXN, PARTITION_SETTINGS, PartitionId
 from logboom.wire import PROTOCOL_VERSION, REPLY_BYTES_MAX, Buffer, Frame, Kind, encode, shown
 from ports.net import Connection
 from ports.seldom import Seldom
 
 log = structlog.get_logger(__name__)
 
-FEATURES: Final = ("ack", "log_scan", "keys_in_body", KV_TXN)
+FEATURES: Final = ("ack", "log_scan", "keys_in_body", KV_TXN, PARTITION_SETTINGS)
 """What clients may ask for beyond the first release: a submit that does not say what to wait for; LOG_SCAN; a GET of
 more keys than its header has room for."""
 EFFECTIVE: Final = (Kind.SUBMITTED, Kind.ADMIN_REPLY)

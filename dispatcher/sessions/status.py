@@ -8,6 +8,7 @@ from typing import Any, Final
 from dispatcher.barriers.watermarks import to_row
 from dispatcher.pipeline.backend import Backend
 from dispatcher.reading import reads
+from logboom.types import PartitionId
 
 WITHHELD_SHOWN_MAX: Final = 16
 LOST_SHOWN_MAX: Final = 16
@@ -55,6 +56,7 @@ def _node(backend: Backend) -> dict[str, Any]:
         "lost": backend.voiding.rows(LOST_SHOWN_MAX),
         "voids": [backend.parent.voids.count, [list(each) for each in backend.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],
         "differ": [list(each) for each in backend.comparing.differences[:DIFFER_SHOWN_MAX]],
+        "acknowledgement": _acknowledgement(backend),
         "members": [
             [
                 seat.node,
@@ -65,6 +67,16 @@ def _node(backend: Backend) -> dict[str, Any]:
             for seat in backend.members.seats
         ],
     }
+
+
+def _acknowledgement(backend: Backend) -> dict[str, Any]:
+    """Of all partitions, but for those that have another: of these the rows."""
+    cluster, parent = backend.cluster, backend.parent
+    usual = cluster.ack, cluster.linearizable
+    said = sorted({*parent.chosen, *(PartitionId(int(p)) for p in cluster.overrides)})
+    each = (backend.choosing.of(p) for p in said if parent.lifecycle.lives(p, cluster.partitions))
+    rows = [[p, str(ack), linearizable] for p, ack, linearizable in each if (ack, linearizable) != usual]
+    return {"ack": str(usual[0]), "linearizable": usual[1], "partitions": rows}
 
 
 def _admission(backend: Backend) -> dict[str, Any]:

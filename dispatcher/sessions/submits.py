@@ -160,9 +160,7 @@ class Submits:
     def _submit(self, frame: Frame, came: float) -> None:
         session, backend = self._session, self._service.backend
         principal = self._principal = self._principal or self._name()
-        request = parse_submit(
-            frame, now=came, cluster=backend.cluster, principal=principal, longest_ms=self._longest_ms
-        )
+        request = parse_submit(frame, now=came, principal=principal, longest_ms=self._longest_ms)
         if self.under_way >= REQUESTS_MAX:
             raise QuotaExceeded(
                 "too many submits are under way", limit=REQUESTS_MAX, used=self.under_way, retry_after=0.05

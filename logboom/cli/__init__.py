@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "watermarks": ("logboom.cli.waits", "watermarks"),
     "status": ("logboom.cli.operate", "status"),
     "top": ("logboom.cli.top", "top"),
-    "partitions": ("logboom.cli.operate", "partitions"),
+    "partitions": ("logboom.cli.partitions", "partitions"),
     "members": ("logboom.cli.members", "members"),
     "snapshot": ("logboom.cli.snapshots", "snapshot"),
     "backup": ("logboom.cli.backup", "backup"),

@@ -11,7 +11,7 @@ from logboom.client.cluster import Cluster
 from logboom.client.parts import partition_ids
 from logboom.client.reads import AtLeast, Reader, watermark_of
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, ProtocolError
-from logboom.types import GlobalLogIndex, PartitionLogIndex, Watermark
+from logboom.types import PARTITION_SETTINGS, Ack, GlobalLogIndex, PartitionLogIndex, Watermark
 from logboom.wire import Frame, Kind
 
 STATUS_S: Final = 2.0
@@ -48,6 +48,16 @@ def log_piece_of(frame: Frame) -> LogPiece:
     if not isinstance(said, list) or len(said) < 2 or type(said[1]) is not int or said[1] < 0:
         raise ProtocolError("LOG_PIECE: bad void")
     return LogPiece(batches, PartitionLogIndex(first), before, PartitionLogIndex(said[1]))
+
+
+def _chosen(ack: str | None, linearizable: bool | None) -> dict[str, Any]:  # noqa: FBT001 - None, too
+    """What is said of them. Raises InvalidRequest for what neither can be."""
+    if ack is not None and ack not in list(Ack):
+        raise InvalidRequest(f"ack must be committed, durable or applied, not {ack!r:.40}")
+    if linearizable is not None and type(linearizable) is not bool:
+        raise InvalidRequest(f"linearizable must be True or False, not {linearizable!r:.40}")
+    said = {"ack": None if ack is None else str(ack), "linearizable": linearizable}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 class Operations:
@@ -161,20 +171,54 @@ class Operations:
         return str(frame.header["state"])
 
     async def create_partition(
-        self, *, state_machine: str | None = None, mode: str | None = None, timeout: float | None = None
+        self,
+        *,
+        state_machine: str | None = None,
+        mode: str | None = None,
+        ack: str | None = None,
+        linearizable: bool | None = None,
+        timeout: float | None = None,
     ) -> int:
         """A new partition on all nodes; returns its id, which no partition ever had, once it takes writes.
 
-        ``state_machine`` and ``mode`` (`write_ahead`, `write_behind`) default to the cluster's. Keys are not routed
-        to it by ``submit_by_key``: see there. Other clients find it when they are told of its id.
+        ``state_machine``, ``mode`` (`write_ahead`, `write_behind`), ``ack`` and ``linearizable`` (``set_partition``
+        says what they are) default to the cluster's. Keys are not routed to it by ``submit_by_key``: see there. Other
+        clients find it when they are told of its id.
         """
         deadline = self._deadline(timeout)
         header: dict[str, Any] = {"action": "create_partition", "token": self._cluster.random_bytes(TOKEN_BYTES)}
         header |= {} if state_machine is None else {"state_machine": state_machine}
         header |= {} if mode is None else {"mode": mode}
-        made = await self._reader.admin_at_leader(header, deadline=deadline)
+        chosen = _chosen(ack, linearizable)
+        needs = PARTITION_SETTINGS if chosen else ""
+        made = await self._reader.admin_at_leader({**header, **chosen}, deadline=deadline, needs=needs)
         self._cluster.forget_partitions()
         return int(made["partition"])
+
+    async def set_partition(
+        self,
+        partition_id: int,
+        *,
+        ack: str | None = None,
+        linearizable: bool | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Set how writes to a partition are answered, on all nodes, whatever their configuration says; None: as it was.
+
+        ``ack``: what the answer to a request that does not say waits for (`committed`, `durable`, `applied`);
+        ``linearizable``: writes are answered after they are applied, whatever the request says. Returns what counts
+        then, ``partition``, ``ack`` and ``linearizable``, once it counts for whatever is asked for from now on.
+
+        Raises IncompatibleVersion while there is a member of a release that does not know of it.
+        """
+        chosen = _chosen(ack, linearizable)
+        if not chosen:
+            raise InvalidRequest("say what to set: ack=, linearizable= or both")
+        token = self._cluster.random_bytes(TOKEN_BYTES)
+        header = {"action": "set_partition", "partition": partition_id, "token": token, **chosen}
+        deadline = self._deadline(timeout)
+        said = await self._reader.admin_at_leader(header, deadline=deadline, needs=PARTITION_SETTINGS)
+        return {name: said[name] for name in ("partition", "ack", "linearizable")}
 
     async def destroy_partition(self, partition_id: int, *, timeout: float | None = None) -> None:
         """End a partition and all its data on all nodes, for good. One that was destroyed before is no error."""

@@ -14,7 +14,7 @@ from logboom.client.log_batches import LogBatch
 from logboom.client.streams import LogStreams
 from logboom.client.streams import close as close_now
 from logboom.commands import Value, unpack_numbers
-from logboom.errors import DeadlineExceeded, InvalidRequest
+from logboom.errors import DeadlineExceeded, IncompatibleVersion, InvalidRequest
 from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionId, Token, Watermark, watermark_of
 from logboom.wire import Frame, Kind
@@ -269,11 +269,22 @@ class Reader(LogStreams):
         else:
             await self._cluster.retry(self.at(node), refresh, deadline=deadline)
 
-    async def admin_at_leader(self, header: dict[str, Any], *, deadline: float) -> dict[str, Any]:
-        """An ADMIN request that only a leader answers."""
+    async def admin_at_leader(self, header: dict[str, Any], *, deadline: float, needs: str = "") -> dict[str, Any]:
+        """An ADMIN request that only a leader answers. ``needs``: a feature without which it would be misunderstood.
 
-        def ask(node: NodeConnection) -> Awaitable[Frame]:
-            return node.request(Kind.ADMIN, {**header, "timeout_ms": self._left_ms(deadline)})
+        Raises IncompatibleVersion where whoever leads does not have that.
+        """
+
+        async def ask(node: NodeConnection) -> Frame:
+            if needs and needs not in node.welcome.get("features", ()):
+                await node.request(Kind.ADMIN, {"action": "members", "leader": True})  # another leads, and may have it
+                leader = node.welcome["node"]
+                raise IncompatibleVersion(
+                    f"{leader}, which leads, is of an earlier release, which does not know {needs}: upgrade it",
+                    found=None,
+                    supported=needs,
+                )
+            return await node.request(Kind.ADMIN, {**header, "timeout_ms": self._left_ms(deadline)})
 
         return (await self._cluster.at_leader(ask, deadline=deadline)).header
 

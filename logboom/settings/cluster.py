@@ -51,7 +51,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     ack: Ack = Ack.APPLIED
     """What a write's answer waits for, if the request does not say: `committed`, `durable` or `applied`.
 
-    Partitions that are created later have these two as well.
+    Partitions that are created later have these two as well. `logboom partitions set` says otherwise for one, and wins.
     """
     linearizable: bool = False
     """Writes are answered after they are applied, whatever the request says."""

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import KV_TXN, MIXED
+from logboom.types import KV_TXN, MIXED, PARTITION_SETTINGS
 
 AGREE: Final = "agree"
 """What the control entry does."""
-KNOWN: Final = frozenset((KV_TXN, MIXED))
+KNOWN: Final = frozenset((KV_TXN, MIXED, PARTITION_SETTINGS))
 NAME_BYTES_MAX: Final = 64
 
 Agreed = frozenset[str]

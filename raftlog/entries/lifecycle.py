@@ -2,8 +2,8 @@
 
 ``{"do": "create", "partition": id, "state_machine": name, "mode": mode, "token": 16 bytes, "begun": n}`` and
 ``{"do": "destroy", "partition": id, "begun": n}``. ``begun`` is how many partitions the settings of the proposer
-name: the first such entry fixes it for ever. Ids are given in order and never again. An entry that does not fit
-what was decided before it has no effect, on any node.
+name: the first such entry, or ``set``, fixes it for ever. Ids are given in order and never again. An entry that does
+not fit what was decided before it has no effect, on any node. A ``create`` may have fields of ``.chosen`` as well.
 
 As bytes (little-endian): begun, next id, created, destroyed u32 each; for each created one that lives, by rising
 id: id u32, mode u8, length of the name u8, token 16, name; for each that the cluster began with and that is
@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from logboom.config import PARTITIONS_MAX
-from logboom.errors import CorruptData
+from logboom.errors import ConfigError, CorruptData
 from logboom.settings import ClusterSettings
 from logboom.types import DurabilityMode, PartitionId
 from ports.invariant import invariant
+from raftlog.entries.chosen import NOTHING, Chosen
 
 CREATE: Final = "create"
 DESTROY: Final = "destroy"
@@ -51,6 +52,8 @@ class Change(NamedTuple):
     kind: Kind | None = None
     token: bytes = b""
     """Whoever asks for a partition again with the same one is told of the first."""
+    chosen: Chosen = NOTHING
+    """How writes to what is created are answered, as far as that is not left to the settings."""
 
     def fields(self) -> dict[str, Any]:
         """What ``parse`` reads."""
@@ -58,7 +61,7 @@ class Change(NamedTuple):
         if self.kind is None:
             return {"do": DESTROY, **common}
         named = {"state_machine": self.kind.state_machine, "mode": str(self.kind.mode), "token": self.token}
-        return {"do": CREATE, **common, **named}
+        return {"do": CREATE, **common, **named, **self.chosen.fields()}
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Change:
@@ -77,7 +80,7 @@ class Change(NamedTuple):
             raise CorruptData(f"partition {partition} is created with mode {mode!r}")
         if not isinstance(token, bytes) or len(token) != TOKEN_BYTES:
             raise CorruptData(f"partition {partition} is created without a token")
-        return cls(PartitionId(partition), begun, Kind(name, DurabilityMode(mode)), token)
+        return cls(PartitionId(partition), begun, Kind(name, DurabilityMode(mode)), token, Chosen.parse(fields))
 
 
 class Created(NamedTuple):
@@ -137,16 +140,20 @@ class Lifecycle:
             return f"there are {count} partitions, and cannot be more"
         return "it was created before" if self.with_token(change.token) is not None else ""
 
+    def fixed(self, begun: int) -> Lifecycle:
+        """From now on that is what the cluster began with, if nothing else is."""
+        begun = self.begins_with(begun)
+        return replace(self, begun=begun, next_id=max(self.next_id, begun))
+
     def after(self, change: Change) -> Lifecycle:
         """What ``refuses`` has nothing against."""
         wrong = self.refuses(change)
         invariant(not wrong, "partitions cannot change so: {}", wrong)
-        begun, partition = self.begins_with(change.begun), change.partition_id
-        fixed = replace(self, begun=begun, next_id=max(self.next_id, begun))
+        fixed, partition = self.fixed(change.begun), change.partition_id
         if change.kind is not None:
             created = {**self.created, partition: Created(change.kind, change.token)}
             return replace(fixed, next_id=partition + 1, created=created)
-        if partition < begun:
+        if partition < fixed.begun:
             return replace(fixed, destroyed=self.destroyed | {partition})
         return replace(fixed, created={p: each for p, each in self.created.items() if p != partition})
 
@@ -204,3 +211,12 @@ def kind_of(cluster: ClusterSettings, lifecycle: Lifecycle, partition_id: Partit
         return created.kind
     chosen = cluster.partition(partition_id)
     return Kind(chosen.state_machine, chosen.mode)
+
+
+def wrong_begin(begun: int, settings: int) -> ConfigError:
+    """The settings do not say what the cluster began with."""
+    return ConfigError(
+        f"cluster.partitions: {settings}, and the cluster began with {begun} and has created, destroyed or set "
+        f"partitions since: set it to {begun}, and use `logboom partitions create` for more",
+        path="cluster.partitions",
+    )

@@ -6,10 +6,10 @@ journal, if it has one, and what follows there.
 
 As bytes (little-endian): version u8, ``global_index`` u64, ``raft_index`` u64, partitions u32, then for each, by
 rising id: id u32, last index u64, digest 16, global index u64; then the partitions' lifecycle (``.lifecycle``);
-then what was declared void (``.voids``); then what is agreed (``.agreed``); then, once the log has said who the
-members are: term u64, Raft index u64, and that control entry. Equal states are equal bytes. While nothing is agreed,
-version 3 is written, which does not say so; while nothing is void either, version 2. Version 1, without the lifecycle,
-is read.
+then what was declared void (``.voids``); then what is agreed (``.agreed``); then what was set of partitions
+(``.chosen``); then, once the log has said who the members are: term u64, Raft index u64, and that control entry. Equal
+states are equal bytes. While nothing is set, version 4 is written, which does not say so; while nothing is agreed,
+version 3; while nothing is void either, version 2. Version 1, without the lifecycle, is read.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import NO_DIGEST, NUMBER_MAX, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import NO_DIGEST, NUMBER_MAX, PARTITION_SETTINGS, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import invariant
 from raftlog.entries.agreed import AGREE, Agreed, agreed_in, decode_agreed, encode_agreed
+from raftlog.entries.chosen import NOTHING, AllChosen, Choice, decode_chosen, encode_chosen
 from raftlog.entries.configuration import MEMBERS, Configuration
 from raftlog.entries.entry import Route, pack_control, unpack_control
 from raftlog.entries.lifecycle import Change, Lifecycle
 from raftlog.entries.voids import Void, Voids
 
-VERSION: Final = 4
+VERSION: Final = 5
+BEFORE_CHOSEN: Final = 4
 BEFORE_AGREED: Final = 3
 BEFORE_VOIDS: Final = 2
 BEFORE_LIFECYCLES: Final = 1
@@ -64,6 +66,8 @@ class ParentState:
     voids: Voids = field(default_factory=Voids)
     agreed: Agreed = frozenset()
     """Features that every node knows, and may be used."""
+    chosen: AllChosen = field(default_factory=dict)
+    """How writes are answered, of partitions of which the log has said it. Not changed in place."""
 
     def apply(self, raft_index: int, routes: Sequence[Route]) -> GlobalLogIndex:
         """Take one committed Raft entry; returns the global index of its first route."""
@@ -94,12 +98,33 @@ class ParentState:
 
     def change(self, change: Change) -> str:
         """A partition is created or destroyed, unless that cannot be: then says why, and nothing has changed."""
-        refused = self.lifecycle.refuses(change)
-        if not refused:
-            self.lifecycle = self.lifecycle.after(change)
-            if change.kind is None:
-                self.tails.pop(change.partition_id, None)
-        return refused
+        refused = self._too_early() if change.chosen != NOTHING else ""
+        refused = refused or self.lifecycle.refuses(change)
+        if refused:
+            return refused
+        self.lifecycle, partition = self.lifecycle.after(change), change.partition_id
+        if change.kind is None:
+            self.tails.pop(partition, None)
+            self.chosen = {p: each for p, each in self.chosen.items() if p != partition}
+        elif change.chosen != NOTHING:
+            self.chosen = {**self.chosen, partition: change.chosen}
+        return ""
+
+    def choose(self, choice: Choice) -> str:
+        """A living partition is set, unless that cannot be: then says why, and nothing has changed."""
+        partition, lifecycle = choice.partition_id, self.lifecycle
+        if choice.begun != lifecycle.begins_with(choice.begun):
+            return f"the cluster began with {lifecycle.begun} partitions, not {choice.begun}"
+        if not lifecycle.lives(partition, choice.begun):
+            return f"partition {partition} does not exist"
+        early = self._too_early()
+        if not early:
+            self.lifecycle = lifecycle.fixed(choice.begun)
+            self.chosen = {**self.chosen, partition: self.chosen.get(partition, NOTHING).then(choice.chosen)}
+        return early
+
+    def _too_early(self) -> str:
+        return "" if PARTITION_SETTINGS in self.agreed else f"{PARTITION_SETTINGS} is not agreed on"
 
     def void(self, void: Void) -> str:
         """A batch is declared void, unless that cannot be: then says why, and nothing has changed."""
@@ -119,13 +144,16 @@ class ParentState:
         """See the module."""
         rows = [ROW.pack(partition, *tail) for partition, tail in sorted(self.tails.items())]
         # A release that knows of none of these reads it.
-        version = VERSION if self.agreed else BEFORE_AGREED if self.voids.count else BEFORE_VOIDS
+        before = BEFORE_CHOSEN if self.agreed else BEFORE_AGREED if self.voids.count else BEFORE_VOIDS
+        version = VERSION if self.chosen else before
         head = HEADER.pack(version, self.global_index, self.raft_index, len(rows))
         rows.append(self.lifecycle.encode())
         if version >= BEFORE_AGREED:
             rows.append(self.voids.encode())
-        if version == VERSION:
+        if version >= BEFORE_CHOSEN:
             rows.append(encode_agreed(self.agreed))
+        if version == VERSION:
+            rows.append(encode_chosen(self.chosen))
         if self.members is not None:
             said = pack_control(self.members.fields())
             rows += [MEMBERS_AT.pack(self.members.term, self.members.index), said]
@@ -162,9 +190,15 @@ class ParentState:
             none = not state.voids.count and raw[0] == BEFORE_AGREED
             if none or any(not 0 < void.raft_index <= raft_index for void in state.voids.kept):
                 raise CorruptData(f"a parent state at Raft {raft_index} with voids that cannot be")
-        if raw[0] == VERSION:
+        if raw[0] >= BEFORE_CHOSEN:
             state.agreed, size = decode_agreed(bytes(raw[end:]))
             end += size
+        if raw[0] == VERSION:
+            state.chosen, size = decode_chosen(bytes(raw[end:]))
+            end += size
+            begun = state.lifecycle.begun
+            if PARTITION_SETTINGS not in state.agreed or not all(state.lifecycle.lives(p, begun) for p in state.chosen):
+                raise CorruptData("a parent state with settings of partitions that cannot be")
         if any(state.lifecycle.is_gone(partition) for partition in state.tails):
             raise CorruptData("a parent state with the log of a partition that is destroyed")
         if len(raw) > end:

@@ -18,7 +18,7 @@ import structlog
 from logboom.certs import Tls
 from logboom.errors import IncompatibleVersion, LineageMismatch, LogboomError, ProtocolError, WrongNode
 from logboom.settings import Member
-from logboom.types import KV_TXN, MIXED, NodeId
+from logboom.types import KV_TXN, MIXED, PARTITION_SETTINGS, NodeId
 from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
 from ports.clock import Clock
 from ports.net import Connection, ConnectionLimits, Listener, Network
@@ -67,7 +67,7 @@ class LinkEvents(Protocol):
         ...
 
 
-FEATURES: Final = ("frontiers", KV_TXN, MIXED)
+FEATURES: Final = ("frontiers", KV_TXN, MIXED, PARTITION_SETTINGS)
 """Frames that nodes of an earlier release would cut the link for; and what of the log they would not understand."""
 
 

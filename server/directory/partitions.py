@@ -26,6 +26,7 @@ from partitions.machines import BUILT_IN, discard, machine_class, open_machine
 from partitions.machines.absent import AbsentMachine
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
+from raftlog.entries.chosen import SET, Choice
 from raftlog.entries.entry import unpack_control, unpack_routes
 from raftlog.entries.lifecycle import CHANGES, Change, Kind
 from raftlog.entries.parent_state import EMPTY, ParentState
@@ -405,6 +406,13 @@ def changes_in(journal: Journal) -> list[Change]:
     """Of partitions, above the journal's base; committed or not. Raises CorruptData."""
     found = (unpack_control(command) for command, _, _ in journal.entries[1:])
     return [Change.parse(fields) for fields in found if fields is not None and fields.get("do") in CHANGES]
+
+
+def begun_in(journal: Journal) -> list[int]:
+    """How many partitions the cluster began with, as what is above the journal's base says. Raises CorruptData."""
+    found = (unpack_control(command) for command, _, _ in journal.entries[1:])
+    sets = [Choice.parse(fields) for fields in found if fields is not None and fields.get("do") == SET]
+    return [*(change.begun for change in changes_in(journal)), *(each.begun for each in sets)]
 
 
 def created_in(journal: Journal, *, untouched: Callable[[PartitionId], bool]) -> dict[PartitionId, Kind]:

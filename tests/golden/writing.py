@@ -111,6 +111,8 @@ def told(cluster: LocalCluster, boom: SyncClient) -> dict[str, Any]:
         "voids": status.get("voids", [0])[0],
         "sets": sets(boom),
     }
+    if "acknowledgement" in status:
+        about["acknowledgement"] = status["acknowledgement"]
     if hasattr(boom, "cursor"):
         about["cursors"] = {name: boom.cursor(name, partition).position() for name, partition in CURSORS.items()}
     return about
@@ -241,6 +243,9 @@ def write_lately(cluster: LocalCluster, boom: SyncClient) -> None:
     """What not every release knows."""
     if hasattr(logboom, "Txn"):
         over_several_keys(boom)
+    if hasattr(boom, "set_partition"):
+        boom.set_partition(LOG, ack="committed")
+        boom.set_partition(BEHIND, ack="durable", linearizable=True)
     asyncio.run(crowd(cluster.endpoints))
     boom.submit_block(LOG, RecordBlock.from_records([Record(b"block %d" % k) for k in range(40)]))
     for name, partition in CURSORS.items() if hasattr(boom, "cursor") else ():

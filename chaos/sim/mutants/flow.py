@@ -113,7 +113,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "dispatcher.requests.requests:acknowledged_at",
-                "any(map(cluster.is_linearizable, partitions))",
+                "any(is_linearizable(cluster, chosen, p) for p in partitions)",
                 "False",
             ),
         ),
@@ -123,7 +123,7 @@ MUTANTS: Final = (
         "passed-on-as-less",
         "A request that is passed on to the leader waits only until it is committed (ReceiptTrue).",
         ("ReceiptTrue",),
-        (Edit("dispatcher.requests.requests:encode_submit", "request.wait.value", '"committed"'),),
+        (Edit("dispatcher.requests.requests:encode_submit", "else request.wait.value", 'else "committed"'),),
     ),
     Mutant(
         "passed-on-and-kept",

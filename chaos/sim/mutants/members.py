@@ -122,7 +122,7 @@ MUTANTS: Final = (
             Edit(
                 LIFECYCLE + "after",
                 "return replace(fixed, created={p:",
-                "return replace(fixed, next_id=max(begun, self.next_id - (partition + 1 == self.next_id)), created={p:",
+                "return replace(fixed, next_id=fixed.next_id - (partition + 1 == self.next_id), created={p:",
             ),
         ),
         needs="partitions_change",
@@ -145,8 +145,8 @@ MUTANTS: Final = (
         "The log does not say how many partitions the cluster began with, and nobody compares.",
         ("DestroyedByNobody", "DestroyedStaysSo", "IdsNotReused", "NoSelfStop", "Liveness", "InvariantViolated"),
         (
-            Edit(LIFECYCLE + "after", "replace(self, begun=begun, next_id", "replace(self, next_id"),
-            Edit(PARTITIONING + "handed_up", "if self.lifecycle.begun != self._begun:", "if False:"),
+            Edit(LIFECYCLE + "fixed", "replace(self, begun=begun, next_id", "replace(self, next_id"),
+            Edit(PARTITIONING + "check_begun", "same = self.lifecycle.begun == self._begun", "same = True"),
         ),
         needs="partitions_change",
     ),

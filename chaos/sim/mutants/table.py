@@ -14,6 +14,7 @@ from chaos.sim.mutants import (
     producers,
     raft,
     reading,
+    setting,
     snapshots,
     state,
     storage,
@@ -35,5 +36,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *state.MUTANTS,
         *reading.MUTANTS,
         *operating.MUTANTS,
+        *setting.MUTANTS,
     )
 }

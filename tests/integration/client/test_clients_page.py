@@ -20,6 +20,9 @@ BIN = Path(sys.executable).parent
 SHOWN = """\
 ['OK', 'OK', 'MISMATCH']
 2 True
+None
+{'partition': 8, 'ack': 'committed', 'linearizable': True}
+1
 1000
 10000
 6

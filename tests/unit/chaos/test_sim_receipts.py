@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from chaos.sim.receipts import ReceiptWatch
+from chaos.sim.receipts import ReceiptWatch, Row
 from dispatcher.requests.requests import SubmitReply
 from logboom.errors import UnknownOutcome
 from logboom.settings import ClusterSettings
-from logboom.types import Level
+from logboom.types import Ack, Level, PartitionId
+from raftlog.entries.chosen import AllChosen, Chosen
 
 
 def told(
-    wait: Level,
+    wait: Level | None,
     *,
     answer: Any = None,
     first: int = 0,
@@ -23,6 +25,7 @@ def told(
     global_index: int = 7,
     admits: bool = True,
     linearizable: bool = False,
+    chosen: Sequence[Row] = (),
 ) -> list[str]:
     """What is found wrong with the answer of a node that has committed 3 records, written 2 and applied 1."""
     found, heard = list[str](), list[Any]()
@@ -36,7 +39,7 @@ def told(
         submitting=SimpleNamespace(submit=lambda request, done, owner: done(reply)),
         forwarding=SimpleNamespace(forward=lambda leader, request, done: True),
     )
-    watch = ReceiptWatch({0: [(5, 1), (6, 2), (7, 3)]}, lambda _, story: found.append(story))
+    watch = ReceiptWatch({0: [(5, 1), (6, 2), (7, 3)]}, chosen, lambda _, story: found.append(story))
     watch.started(SimpleNamespace(name="n1"), backend)  # type: ignore[arg-type]
     backend.submitting.submit(SimpleNamespace(wait=wait), heard.append, None)
     assert heard == [reply]
@@ -66,6 +69,30 @@ def test_what_is_not(how: dict[str, Any], why: str) -> None:
     assert told(**how, admits=False) == []
 
 
+def ordered(at: int, ack: Ack | None = None, *, linearizable: bool | None = None) -> Row:
+    """What was set behind so many batches."""
+    chosen: AllChosen = {PartitionId(0): Chosen(ack, linearizable)}
+    return Row(at, 10 + at, chosen)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wait", "why"),
+    [
+        ([ordered(6, linearizable=True)], Level.COMMITTED, "applied is 1"),
+        ([ordered(7, linearizable=True)], Level.COMMITTED, None),  # behind it
+        ([ordered(3, linearizable=True), ordered(6, linearizable=False)], Level.COMMITTED, None),
+        ([ordered(6, Ack.DURABLE)], None, "durable is 2"),
+        ([ordered(6, Ack.COMMITTED)], None, None),
+        ([ordered(6, Ack.COMMITTED)], Level.DURABLE, "durable is 2"),
+        ([ordered(7, Ack.COMMITTED)], None, "applied is 1"),
+        ([ordered(3, Ack.COMMITTED), ordered(6, Ack.APPLIED)], None, "applied is 1"),
+    ],
+)
+def test_what_was_set_in_front_of_it_counts(rows: list[Row], wait: Level | None, why: str | None) -> None:
+    found = told(wait, chosen=rows)
+    assert found == [] if why is None else why in found[0]
+
+
 def passed_on(*replies: SubmitReply, asked: tuple[int, ...] = (0,), wait: Level = Level.DURABLE) -> list[str]:
     """What is found wrong with what a node passes on, where a leader has said that 0/2 is durable."""
     found, heard = list[str](), list[Any]()
@@ -79,7 +106,7 @@ def passed_on(*replies: SubmitReply, asked: tuple[int, ...] = (0,), wait: Level 
         submitting=SimpleNamespace(submit=None),
         forwarding=SimpleNamespace(forward=forward, _bytes=0, _open={}, _owed={}),
     )
-    watch = ReceiptWatch({}, lambda _, story: found.append(story))
+    watch = ReceiptWatch({}, (), lambda _, story: found.append(story))
     watch.started(SimpleNamespace(name="n2"), backend)  # type: ignore[arg-type]
     watch._said.add((0, 2, Level.DURABLE))
     request = SimpleNamespace(parts=[SimpleNamespace(partition_id=p) for p in asked], wait=wait)
@@ -104,7 +131,7 @@ def test_what_no_leader_has_said_is_found() -> None:
 
 def test_what_is_under_way_is_what_is_counted() -> None:
     found = list[str]()
-    watch = ReceiptWatch({}, lambda _, story: found.append(story))
+    watch = ReceiptWatch({}, (), lambda _, story: found.append(story))
     forwarding = SimpleNamespace(_bytes=5, _open={1: SimpleNamespace(nbytes=5)}, _owed={})
     host, backend = SimpleNamespace(name="n2"), SimpleNamespace(forwarding=forwarding)
     watch.check_forwarding(host, backend)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.admission.admission import Admission
-from dispatcher.pipeline.pending import Pending
+from dispatcher.pipeline.pending import Pending, as_asked
 from dispatcher.pipeline.proposing import Admitted, Proposing
 from dispatcher.pipeline.submitting import Submitting
 from dispatcher.requests.requests import SubmitPart, SubmitRequest
@@ -53,6 +53,7 @@ class Node:
             workers={},
             parent=SimpleNamespace(global_index=0),
             check_writable=lambda _: None,
+            level_of=as_asked,
         )
         self.submitting = Submitting(pipeline, self.admission)
         self.submitting.proposing = self.proposing = Counting(pipeline)

@@ -224,3 +224,13 @@ class TestPending:
     def test_nobody_is_looked_at_where_nobody_waits(self) -> None:
         pending = Pending()
         pending.paused(A, lambda: pytest.fail("nobody waits"))
+
+
+def test_it_goes_by_what_the_partition_says_where_the_request_does_not(node: Paused) -> None:
+    """Or where it says less than a linearizable one does."""
+    node.submitting._pipeline.level_of = lambda asked, partitions: Level.APPLIED  # type: ignore[method-assign]
+    for wait in (None, Level.COMMITTED):
+        with pytest.raises(PartitionPaused):
+            node.submit(wait, A)
+    node.submitting._pipeline.level_of = lambda asked, partitions: asked or Level.COMMITTED  # type: ignore[method-assign]
+    assert node.submit(None, A) == node.submit(Level.COMMITTED, A) == ["admitted"]

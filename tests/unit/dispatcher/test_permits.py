@@ -247,7 +247,15 @@ def test_what_a_node_knows_of_one_that_is_not_there_it_says_also_where_numbers_a
 def test_whoever_may_write_cursors_may_have_their_partition_made_and_no_other() -> None:
     ask(Kind.ADMIN, MAKES_CURSORS, "write", partitions="cursors")
     ask(Kind.ADMIN, MAKES_CURSORS, "write")
-    for change in ({"token": bytes(16)}, {"state_machine": "log"}, {"mode": "write_behind"}, {"mode": None}):
+    one, other = {"ack": "committed"}, {"linearizable": True}
+    for change in (
+        {"token": bytes(16)},
+        {"state_machine": "log"},
+        {"mode": "write_behind"},
+        {"mode": None},
+        one,
+        other,
+    ):
         with pytest.raises(PermissionDenied):
             ask(Kind.ADMIN, {**MAKES_CURSORS, **change}, "write")
     for allow, partitions in ((("read",), "*"), (("write",), "0-9")):

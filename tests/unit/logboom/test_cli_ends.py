@@ -77,6 +77,7 @@ def interrupted(*_: Any, **__: Any) -> None:
         (["members", "transfer", "n4"], "transfer", ["may have been done", "`logboom members list`"]),
         (["partitions", "create"], "create_partition", ["may have been done", "`logboom partitions list`"]),
         (["partitions", "destroy", "0", "--yes"], "destroy_partition", ["`logboom partitions list`"]),
+        (["partitions", "set", "0", "--ack", "durable"], "set_partition", ["`logboom partitions list`"]),
         (["snapshot", "create"], "create_snapshot", ["goes on", "`logboom snapshot list`"]),
     ],
 )

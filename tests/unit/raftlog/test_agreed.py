@@ -10,7 +10,7 @@ from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import KV_TXN, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from raftlog.entries.agreed import agreed_in, agreeing, decode_agreed, encode_agreed
 from raftlog.entries.entry import Route, pack_control, unpack_control
-from raftlog.entries.parent_state import BEFORE_AGREED, BEFORE_VOIDS, VERSION, ParentState
+from raftlog.entries.parent_state import BEFORE_AGREED, BEFORE_CHOSEN, BEFORE_VOIDS, VERSION, ParentState
 from raftlog.entries.voids import Void
 from tests.unit.raftlog.cluster import Cluster
 
@@ -30,7 +30,7 @@ def test_it_is_a_part_of_the_parents_state(agreed: bool, void: bool) -> None:
     """Until it is used a release of before reads what is written."""
     found = state(agreed=agreed, void=void)
     raw = found.encode()
-    assert raw[0] == (VERSION if agreed else BEFORE_AGREED if void else BEFORE_VOIDS)
+    assert raw[0] == (BEFORE_CHOSEN if agreed else BEFORE_AGREED if void else BEFORE_VOIDS)
     assert ParentState.decode(raw) == found == found.copy()
     assert found.agreed == ({KV_TXN} if agreed else frozenset())
     for length in range(1, len(raw)):
