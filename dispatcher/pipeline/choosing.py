@@ -1,4 +1,4 @@
-"""How writes to one partition are answered, set while it has data (docs/decisions/0039-partition-settings.md).
+"""How writes to one partition are answered, set while it has data (docs/decisions/0041-partition-settings.md).
 
 The leader proposes it; every node takes it in the parent log's order. It counts for every write behind it there,
 whenever that was asked for.

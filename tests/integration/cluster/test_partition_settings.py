@@ -1,4 +1,4 @@
-"""How writes to one partition are answered, set while real nodes run (docs/decisions/0039-partition-settings.md)."""
+"""How writes to one partition are answered, set while real nodes run (docs/decisions/0041-partition-settings.md)."""
 
 from __future__ import annotations
 
