@@ -303,7 +303,7 @@ class Node:
             machines=self.machines,
             workers=pipeline.workers,
             worker_of=pipeline.make_worker,
-            rebuild=self.rooms.rebuild,
+            rebuild=lambda partition_id, damaged: self.rooms.rebuild(partition_id, damaged, pipeline.parent.voids),
             unused=pipeline.partitioning.unused,
             retire=self.rooms.retire,
             clock=self.clock,

@@ -135,6 +135,7 @@ class Presence(ABC):
 
     def look_again(self, partition_id: PartitionId) -> None:
         """Something about its worker has changed."""
+        self.voiding.look_again(partition_id)
         self._publish(partition_id)
         self._touched.add(partition_id)
         self._settle_soon()

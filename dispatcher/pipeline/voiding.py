@@ -29,6 +29,7 @@ from logboom.errors import (
 from logboom.types import Level, PartitionId, Term
 from partitions.apply.apply_core import WorkerState
 from partitions.log.holes import Hole
+from partitions.log.log import PartitionLog
 from ports.timers import wait
 from raftlog.entries.entry import Route
 from raftlog.entries.voids import Void, Voids
@@ -275,18 +276,13 @@ class Voiding:
             return Voided.of(*place, outcome="applied" if void.applied else outcome)
 
         pipeline.pending.voided(partition_id, void.last_index, told)
-        if void.applied and worker is not None and worker.applied_index < void.last_index:
+        if void.applied and self._may_lack(void):
             # What it did is in the states of others, and would be missing from this one.
             self._awaiting[partition_id] = void
             pipeline.snapshots.installing.least = max(pipeline.snapshots.installing.least, void.global_index)
             pipeline.raft.repair.seal(void.digest, on=False)
         else:
-            store.void(void.last_index, void.digest)
-            if worker is not None and worker.damage is not None and worker.damage.digest == void.digest:
-                worker.damage = None
-                if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
-                    worker.resume()
-            pipeline.raft.mending.voided(void.digest)
+            self._step_over(void, store)
         if worker is not None:
             pipeline.look_again(partition_id)
         if void.applied and pipeline.raft.admits:
@@ -294,6 +290,29 @@ class Voiding:
                 pipeline.snapshots.taking.create(lambda _: None)  # for whoever needs one
             except LogboomError as error:
                 log.info("no_snapshot_after_void", error=error.message)
+
+    def _may_lack(self, void: Void) -> bool:
+        """What it did: there is no state yet, or it has not come so far, or it is being made anew."""
+        worker = self._pipeline.workers.get(void.partition_id)
+        if worker is None or worker.applied_index < void.last_index:
+            return True
+        return self._pipeline.rebuilding.is_remaking(void.partition_id)
+
+    def _step_over(self, void: Void, store: PartitionLog) -> None:
+        worker = self._pipeline.workers.get(void.partition_id)
+        store.void(void.last_index, void.digest)
+        if worker is not None and worker.damage is not None and worker.damage.digest == void.digest:
+            worker.damage = None
+            if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
+                worker.resume()
+        self._pipeline.raft.mending.voided(void.digest)
+
+    def look_again(self, partition_id: PartitionId) -> None:
+        """Another state has been made, which may have what it was taken to lack."""
+        void = self._awaiting.get(partition_id)
+        if void is not None and not self._may_lack(void):
+            del self._awaiting[partition_id]
+            self._step_over(void, self._pipeline.logs[partition_id])
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is destroyed."""

@@ -17,13 +17,14 @@ import structlog
 from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.state_machine import Machine
-from logboom.types import NUMBER_MAX, PartitionId
+from logboom.types import NUMBER_MAX, GlobalLogIndex, PartitionId
 from partitions.apply.dedupe import Producer
 from partitions.log.log import PartitionLog
 from partitions.machines import discard
 from partitions.machines.guarded import Guarded
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
+from raftlog.entries.voids import Void, Voids
 from server.directory.data_dir import number_in
 from server.directory.install import find_section, restore_state
 from snapshots.meta import SetMeta
@@ -34,6 +35,7 @@ log = structlog.get_logger(__name__)
 STATE: Final = "state"
 """Directory of a partition's state machine, in the partition's own."""
 ASIDE: Final = "state.damaged-"
+NOTHING_VOID: Final = Voids()
 LOADING: Final = "state.loading"
 """Half of a set opens at NOWHERE, as a state does that has nothing: no log may be applied to it."""
 
@@ -63,9 +65,15 @@ class States:
     def _moved(self) -> None:
         self.moves += 1
 
-    def open(self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None) -> Rebuilt:
-        """At start. ``installing``: the node is made from this set, and no state stays behind it."""
-        needed = store.first_available_index - 1
+    def open(
+        self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None, voids: Voids = NOTHING_VOID
+    ) -> Rebuilt:
+        """At start. ``installing``: the node is made from this set, and no state stays behind it.
+
+        ``voids``: of where the journal begins.
+        """
+        void = voids.needed(partition_id)
+        needed = _needed(store, void)
         section = find_section(installing, partition_id) if installing is not None else None
         if section is not None:
             needed = max(needed, section.applied_index)
@@ -79,23 +87,30 @@ class States:
         except CorruptData as error:
             log.error("state_damaged", partition=partition_id, error=str(error))
             self._set_aside(partition_id)
-            return self._remade(partition_id, self._opened(partition_id), needed, installing)
+            return self._remade(partition_id, self._opened(partition_id), needed, installing, void=void)
         except Exception:
             if half or section is not None:  # a later start that can open it must not go on with what is there
                 self._disk.replace_file(self._marker(partition_id), b"")
             raise
         if machine.position().applied_index >= needed and not half:
             return Rebuilt(machine, None)
-        return self._remade(partition_id, machine, needed, installing)
+        return self._remade(partition_id, machine, needed, installing, void=void)
 
-    def rebuild(self, partition_id: PartitionId, store: PartitionLog, damaged: Machine) -> Rebuilt:
-        """While the node runs: another machine in the place of a damaged one, which stays open until ``retire``."""
+    def rebuild(
+        self, partition_id: PartitionId, store: PartitionLog, damaged: Machine, voids: Voids = NOTHING_VOID
+    ) -> Rebuilt:
+        """While the node runs: another machine in the place of a damaged one, which stays open until ``retire``.
+
+        ``voids``: as of now.
+        """
         with self._lock:
             self._retired.append(damaged)
         self._set_aside(partition_id)
         # Nor from a set that was fetched, and not installed: its log would be behind it, and who waits in between.
-        needed, most = store.first_available_index - 1, damaged.position().applied_index
-        rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=most)
+        most = damaged.position().applied_index
+        void = voids.needed(partition_id, most)
+        needed = _needed(store, void)
+        rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=most, void=void)
         with self._lock:
             self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
@@ -136,6 +151,7 @@ class States:
         installing: SetMeta | None,
         *,
         most: int | None = None,
+        void: Void | None = None,
     ) -> Rebuilt:
         refused: Lacks | None = None
         for meta in self._candidates(partition_id, needed, most, installing):
@@ -159,8 +175,13 @@ class States:
         if needed == 0:
             log.warning("state_begins_anew", partition=partition_id)
             return Rebuilt(machine, None)
-        why = f"partition {partition_id}: the log begins at {needed + 1}, and there is no snapshot to begin with"
-        return Rebuilt(machine, refused or Lacks(why))
+        if void is not None and needed == void.last_index:
+            why = f"partition {partition_id}: states have what the batch up to {needed} did, which is void by now, and"
+            lacks = Lacks(f"{why} there is no snapshot from behind it", GlobalLogIndex(void.global_index - 1))
+        else:
+            why = f"partition {partition_id}: the log begins at {needed + 1}, and there is no snapshot to begin with"
+            lacks = Lacks(why)
+        return Rebuilt(machine, refused or lacks)
 
     def _begun_anew(self, partition_id: PartitionId, half: Machine) -> Machine:
         """An empty one in the place of one that has loaded a part of something."""
@@ -216,6 +237,11 @@ class States:
         log.warning("state_set_aside", partition=partition_id, path=str(target))
         for number in before:
             self._disk.remove_directory(directory / f"{ASIDE}{number}")
+
+
+def _needed(store: PartitionLog, void: Void | None) -> int:
+    """A state goes on from no index before this."""
+    return max(store.first_available_index - 1, 0 if void is None else void.last_index)
 
 
 def _look(machine: Machine) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from dispatcher.pipeline.voiding import Voiding
 from logboom.errors import NotLeader
-from logboom.types import PartitionId
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack
 
 P, DIGEST = PartitionId(3), b"d" * 32
@@ -37,3 +38,58 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     with pytest.raises(NotLeader):
         await voiding.void(P, 4, yes=True, deadline=0.0)
     assert sealed == []
+
+
+class Node:
+    """One that is handed up a void: somebody's state has what the batch did."""
+
+    def __init__(self, worker: Any) -> None:
+        self.stepped_over: list[bytes] = []
+        self.remaking = False
+        self.workers: dict[PartitionId, Any] = {} if worker is None else {P: worker}
+        store = SimpleNamespace(void=lambda _, digest: self.stepped_over.append(digest))
+        pipeline = SimpleNamespace(
+            logs={P: store},
+            workers=self.workers,
+            pending=SimpleNamespace(voided=lambda *_: None),
+            rebuilding=SimpleNamespace(is_remaking=lambda _: self.remaking),
+            snapshots=SimpleNamespace(installing=SimpleNamespace(least=0)),
+            raft=SimpleNamespace(
+                admits=False,
+                repair=SimpleNamespace(seal=lambda _, **__: None),
+                mending=SimpleNamespace(voided=lambda _: None),
+            ),
+            look_again=lambda _: None,
+        )
+        self.voiding = Voiding(pipeline)  # type: ignore[arg-type]
+        row = P, PartitionLogIndex(4), PartitionLogIndex(5), DIGEST, GlobalLogIndex(9), 12, True
+        self.voiding._carry_out(Void(*row))
+
+
+def at(index: int) -> Any:
+    return SimpleNamespace(applied_index=index, damage=None)
+
+
+@pytest.mark.parametrize(
+    ("worker", "stepped_over"), [(None, []), (at(3), []), (at(5), [DIGEST])], ids=["being opened", "behind", "there"]
+)
+def test_what_others_have_applied_is_stepped_over_by_nobody_who_may_lack_it(
+    worker: Any, stepped_over: list[bytes]
+) -> None:
+    """A partition that was just being opened stepped over it: its state differed from then on."""
+    node = Node(worker)
+    assert node.stepped_over == stepped_over
+    assert (node.voiding.stuck() is None) == bool(stepped_over)
+
+
+@pytest.mark.parametrize("remade", [3, 5])
+def test_nor_while_the_state_is_made_anew(remade: int) -> None:
+    """How far it will be nobody knew, and what had been damaged was taken for it."""
+    node = Node(None)
+    node.remaking, node.workers[P] = True, at(5)
+    node.voiding.look_again(P)
+    assert node.stepped_over == []
+    node.remaking, node.workers[P] = False, at(remade)
+    node.voiding.look_again(P)
+    assert node.stepped_over == [DIGEST] * (remade == 5)
+    assert (node.voiding.stuck() is None) == (remade == 5)
