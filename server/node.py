@@ -235,6 +235,7 @@ class Node:
             counts=self.rooms.counts,
             global_index=lambda: pipeline.parent.global_index,
             completed=pipeline.snapshot_completed,
+            kept=pipeline.snapshot_kept,
             fatal=self.fatal,
             give_up=partial(self.world.give_up, SETS),
             want=lambda: installing.keep(),  # noqa: PLW0108 - made below, of this

@@ -151,7 +151,7 @@ class Pipeline(Presence):
             self._publish(partition_id)
         newest = self.snapshots.store.newest
         if newest is not None:
-            self.snapshot_completed(newest)
+            self.snapshot_shown(newest)
         self._touched.update(p for p, store in self.logs.items() if store.committed_index)  # below the journal's base
         self._settle()
         await self.raft.start(peer_address)

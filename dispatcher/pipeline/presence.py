@@ -110,7 +110,15 @@ class Presence(ABC):
             self.raft.group.dirty(self.logs[partition_id])
 
     def snapshot_completed(self, meta: SetMeta) -> None:
-        """A set is complete on this node: its partitions' watermarks say so."""
+        """A set of its own is complete on this node."""
+        self.snapshot_shown(meta)
+
+    def snapshot_kept(self, meta: SetMeta) -> None:
+        """Another node's set is, in the place of one of its own."""
+        self.snapshot_shown(meta)
+
+    def snapshot_shown(self, meta: SetMeta) -> None:
+        """A set is here, whosever it is: its partitions' watermarks say so."""
         for each in meta.partitions:
             if self.partitioning.is_gone(each.partition_id):
                 continue  # destroyed since the cut: nobody asks for it, and nobody would forget it
