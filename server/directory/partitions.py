@@ -101,8 +101,9 @@ class PartitionRooms:
         installing: SetMeta | None,
         apply: ApplySettings,
         logs: LogSettings,
+        raft_index: int,
     ) -> None:
-        """Those in ``kinds``, from the base of the journal on: ``parent`` is the state there. Blocking."""
+        """Those in ``kinds``, from the journal's base, where ``parent`` is the state, to its end. Blocking."""
         directories = [self._data_dir.partition(p) for p in kinds]
         self._disk.make_directories(directories)
         # Of those that are there no name is synced, which were a sync for each: the first file of a log does that.
@@ -115,13 +116,13 @@ class PartitionRooms:
             self._kinds[partition_id], self._apply[partition_id] = kind, apply
             store = self.logs[partition_id]
             if store.highest_index or partition_id >= self._settings.cluster.partitions:
-                found = self._state(partition_id, store, installing, parent.voids)
+                found = self._state(partition_id, store, installing, parent.voids, raft_index)
             else:  # whoever has just written the settings had better be told than have an empty partition damaged
                 trial = self.trial(kind.state_machine)
                 if trial is not None:
                     machine_class(kind.state_machine)  # which says better what there is
                     trial(partition_id)
-                found = self._states.open(partition_id, store, installing, parent.voids)
+                found = self._states.open(partition_id, store, installing, parent.voids, raft_index=raft_index)
             self.machines[partition_id] = found.machine
             if found.lacks is not None:
                 self.lacking[partition_id] = found.lacks
@@ -336,13 +337,18 @@ class PartitionRooms:
         return opened
 
     def _state(
-        self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None, voids: Voids = NOTHING_VOID
+        self,
+        partition_id: PartitionId,
+        store: PartitionLog,
+        installing: SetMeta | None,
+        voids: Voids = NOTHING_VOID,
+        raft_index: int = 0,
     ) -> Rebuilt:
         """A user's class that is not here, or that cannot open it, costs its partition on this node, not the node."""
         name = self._kinds[partition_id].state_machine
         try:
             with nullcontext() if name in BUILT_IN else _named_if_slow(partition_id, name):
-                return self._states.open(partition_id, store, installing, voids)
+                return self._states.open(partition_id, store, installing, voids, raft_index=raft_index)
         except (OSError, InvariantViolated, CorruptData):
             raise
         except Exception as error:

@@ -22,11 +22,12 @@ from partitions.apply.dedupe import Producer
 from partitions.log.log import PartitionLog
 from partitions.machines import discard
 from partitions.machines.guarded import Guarded
+from partitions.machines.log import LogMachine
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
 from raftlog.entries.voids import Void, Voids
 from server.directory.data_dir import number_in
-from server.directory.install import find_section, restore_state
+from server.directory.install import check_section, find_section, restore_state
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
@@ -66,11 +67,17 @@ class States:
         self.moves += 1
 
     def open(
-        self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None, voids: Voids = NOTHING_VOID
+        self,
+        partition_id: PartitionId,
+        store: PartitionLog,
+        installing: SetMeta | None,
+        voids: Voids = NOTHING_VOID,
+        *,
+        raft_index: int = 0,
     ) -> Rebuilt:
         """At start. ``installing``: the node is made from this set, and no state stays behind it.
 
-        ``voids``: of where the journal begins.
+        ``voids``: of where the journal begins; ``raft_index``: where it ends.
         """
         void = voids.needed(partition_id)
         needed = _needed(store, void)
@@ -92,9 +99,13 @@ class States:
             if half or section is not None:  # a later start that can open it must not go on with what is there
                 self._disk.replace_file(self._marker(partition_id), b"")
             raise
+        most: int | None = None
         if machine.position().applied_index >= needed and not half:
-            return Rebuilt(machine, None)
-        return self._remade(partition_id, machine, needed, installing, void=void)
+            most = self._further(partition_id, store, machine, raft_index)
+            if most is None:
+                return Rebuilt(machine, None)
+            installing = None
+        return self._remade(partition_id, machine, needed, installing, most=most, void=void)
 
     def rebuild(
         self, partition_id: PartitionId, store: PartitionLog, damaged: Machine, voids: Voids = NOTHING_VOID
@@ -129,6 +140,30 @@ class States:
         for machine in self._retired:
             _give_up(machine)
         self._retired.clear()
+
+    def _further(self, partition_id: PartitionId, store: PartitionLog, machine: Machine, raft_index: int) -> int | None:
+        """Where a set is that has more than what was saved of a whole state, if it is to be gone on from all the same.
+
+        It has what a batch in between did that can be read no more: nobody else may have that. Of a ``log`` it costs
+        nothing to load, else it is loaded where something of the log is damaged. One of behind the journal's end was
+        fetched. A user's machine may not take what the log gives it again.
+        """
+        helps = isinstance(machine, LogMachine) or (store.damage and not isinstance(machine, Guarded))
+        if not raft_index or not helps:
+            return None
+        for meta in reversed(self._sets.sets()):
+            section = find_section(meta, partition_id)
+            if section is None or meta.raft_index > raft_index:
+                continue
+            if section.applied_index <= machine.position().applied_index:
+                return None
+            try:
+                check_section(self._sets, meta, section)
+            except (CorruptData, IncompatibleVersion, IndexCompacted) as error:  # what there is is whole
+                log.error("snapshot_damaged", partition=partition_id, global_index=meta.global_index, error=str(error))
+                continue
+            return section.applied_index
+        return None
 
     def _opened(self, partition_id: PartitionId) -> Machine:
         """Raises CorruptData for all that is read of it before it applies anything."""

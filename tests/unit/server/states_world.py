@@ -68,5 +68,5 @@ class World:
         return [name for name in self.disk.list(STATE.parent) if name.startswith("state.damaged-")]
 
 
-def log_from(first: int) -> Any:
-    return SimpleNamespace(first_available_index=first)
+def log_from(first: int, *, damaged: bool = False) -> Any:
+    return SimpleNamespace(first_available_index=first, damage=[object()] * damaged)
