@@ -96,7 +96,7 @@ class Pipeline(Presence):
         self.voiding = Voiding(self)
         self.agreement = Agreement(self)
         self.payloads = PartitionPayloads(
-            self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched
+            self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched, self._covered
         )
         self.lagging = Lagging(self)
         self.pending = Pending(held=self.lagging.held)

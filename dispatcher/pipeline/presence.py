@@ -155,6 +155,11 @@ class Presence(ABC):
             return False
         return None if self.rebuilding.fenced(partition_id) else worker.secured(last_index)
 
+    def _covered(self, partition_id: PartitionId, last_index: int) -> bool:
+        """A set on this node has what is applied up to here."""
+        sections = (each for meta in self.snapshots.store.sets() for each in meta.partitions)
+        return any(each.partition_id == partition_id and each.applied_index >= last_index for each in sections)
+
     def _stuck(self) -> str | None:
         """Something that is to be applied is not here, and others have what it did."""
         for (partition_id, _, last_index, _), lack in self.raft.repair.lost():

@@ -53,6 +53,8 @@ class Voiding:
         """What others have applied and this node has not: it needs a snapshot."""
         self.declared: Callable[[Voids], None] = lambda _: None
         """Told of every void, on the loop. Set by whoever made this."""
+        self.renew: Callable[[PartitionId, int], None] = lambda _partition, _index: None
+        """Have the state made anew at the next start, from a set that has what it lacks up to an index. Blocking."""
         self.count = 0
         """Batches that were declared void since this node was started, as it has heard."""
 
@@ -154,7 +156,11 @@ class Voiding:
         said = await self._ask(route, term, void=yes, deadline=deadline)
         compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
         if compacted:
-            raise InvalidRequest(f"{', '.join(compacted)} has a snapshot that stands for the batch: it is not lost")
+            story = f"{', '.join(compacted)} has a snapshot that stands for the batch: it is not lost"
+            if yes and self._pipeline.node_id in compacted:
+                await self._pipeline.offload.run(lambda: self.renew(partition_id, route.last_index))
+                story += f"; start {self._pipeline.node_id} again, which goes on from there"
+            raise InvalidRequest(story)
         applied = Lack.APPLIED in said.values()
         void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
         if not yes:
@@ -203,7 +209,7 @@ class Voiding:
                 raise UnknownOutcome("leadership moved while the members were asked; ask again")
             if pipeline.payloads.holds(route):
                 raise InvalidRequest(f"the batch that ends at {route.last_index} has turned up: there is no hole")
-            said = {pipeline.node_id: repair.own(route), **repair.said(route.digest, since)}
+            said = {pipeline.node_id: repair.own(route, void=True), **repair.said(route.digest, since)}
             known: dict[str, Lack] = {
                 node: lack for node, lack in said.items() if lack is not None and lack is not Lack.UNKNOWN
             }

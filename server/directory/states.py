@@ -126,6 +126,27 @@ class States:
             self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
 
+    def renew(self, partition_id: PartitionId, through_index: int) -> None:
+        """While the node runs: the next start goes on from the newest set, which reaches so far, whatever is saved.
+
+        Unless it is damaged: then it stands for nothing.
+        """
+        for meta in reversed(self._sets.sets()):
+            section = find_section(meta, partition_id)
+            if section is None or section.applied_index < through_index:
+                continue
+            try:
+                check_section(self._sets, meta, section)
+            except IndexCompacted:
+                continue
+            except (CorruptData, IncompatibleVersion) as error:
+                log.error("snapshot_damaged", partition=partition_id, global_index=meta.global_index, error=str(error))
+                self._sets.drop(meta.global_index)
+            else:
+                log.warning("state_to_be_made_anew", partition=partition_id, global_index=meta.global_index)
+                self._disk.replace_file(self._marker(partition_id), b"")
+                return
+
     def retire(self, gone: Machine, other: Machine) -> None:
         """Nobody looks into ``gone`` any more; who closes ``other`` is known."""
         with self._lock:

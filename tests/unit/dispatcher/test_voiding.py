@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dispatcher.pipeline.voiding import Voiding
-from logboom.errors import NotLeader
+from logboom.errors import InvalidRequest, NotLeader
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack
@@ -38,6 +39,44 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     with pytest.raises(NotLeader):
         await voiding.void(P, 4, yes=True, deadline=0.0)
     assert sealed == []
+
+
+@pytest.mark.parametrize(("yes", "renewed"), [(False, []), (True, [(P, 5)])])
+async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_from_that(
+    yes: bool, renewed: list[tuple[PartitionId, int]]
+) -> None:
+    """What it did was thrown away though it was on the disk; whoever was given that set had it."""
+    asked: list[bool] = []
+
+    def own(_: object, *, void: bool) -> Lack:
+        return Lack.COMPACTED if void else Lack.DAMAGED
+
+    async def run(job: Callable[[], None]) -> None:
+        job()
+
+    repair = SimpleNamespace(own=own, ask_all=lambda _, *, void: asked.append(void), said=lambda *_: {})
+    raft = SimpleNamespace(
+        admits=True,
+        engine=SimpleNamespace(term=7),
+        repair=repair,
+        propose_control=lambda _: pytest.fail("proposed"),
+    )
+    pipeline = SimpleNamespace(
+        raft=raft,
+        node_id="n1",
+        clock=SimpleNamespace(monotonic=lambda: 0.0),
+        payloads=SimpleNamespace(holds=lambda _: False),
+        offload=SimpleNamespace(run=run),
+    )
+    voiding: Any = Voiding(pipeline)  # type: ignore[arg-type]
+    found = list[tuple[PartitionId, int]]()
+    voiding.renew = lambda *which: found.append(which)
+    voiding._known = lambda *_: None
+    hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
+    voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
+    with pytest.raises(InvalidRequest, match="n1 has a snapshot that stands for the batch"):
+        await voiding.void(P, 4, yes=yes, deadline=0.0)
+    assert (asked, found) == ([yes], renewed)
 
 
 class Node:

@@ -66,7 +66,7 @@ def test_none_that_is_damaged_takes_the_place_of_what_is_whole(world: World, spo
     assert [meta.global_index for meta in world.sets.sets()] == [7, 9], "a pass over them will tell"
 
 
-def test_nor_is_one_of_a_user_s_machine_gone_on_from(world: World) -> None:
+def test_of_a_user_s_machine_one_is_gone_on_from_where_somebody_wanted_that(world: World) -> None:
     world.saved(5)
     world.set_at(9)
 
@@ -75,3 +75,16 @@ def test_nor_is_one_of_a_user_s_machine_gone_on_from(world: World) -> None:
 
     world.states._open_machine = users
     assert opened(world, damaged=True) == position(5)
+    world.states.renew(P, 10)
+    assert opened(world, damaged=True) == position(5), "it does not reach so far"
+    world.states.renew(P, 9)
+    assert opened(world, damaged=False) == position(9)
+
+
+def test_nor_does_one_that_is_damaged_stand_for_anything(world: World) -> None:
+    world.saved(5)
+    world.set_at(9)
+    world.spoil(9)
+    world.states.renew(P, 8)
+    assert opened(world, damaged=False) == position(5)
+    assert world.sets.sets() == []
