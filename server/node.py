@@ -107,6 +107,7 @@ class Node:
         self.pipeline.scrubbing = self._scrubbing(self.pipeline)
         self.pipeline.signals = self._signals(self.pipeline)
         self.pipeline.voiding.declared = self._note_voids
+        self.pipeline.voiding.renew = self.rooms.renew
         self.pipeline.raft.recover()
         tracer = self.pipeline.tracer = self.pipeline.forwarding.tracer = self.watching.tracer()
         self.service = ClientService(self.pipeline, settings, tracer, self.rules, self._usage)
@@ -236,6 +237,7 @@ class Node:
             counts=self.rooms.counts,
             global_index=lambda: pipeline.parent.global_index,
             completed=pipeline.snapshot_completed,
+            kept=pipeline.snapshot_kept,
             fatal=self.fatal,
             give_up=partial(self.world.give_up, SETS),
             want=lambda: installing.keep(),  # noqa: PLW0108 - made below, of this
@@ -304,7 +306,7 @@ class Node:
             machines=self.machines,
             workers=pipeline.workers,
             worker_of=pipeline.make_worker,
-            rebuild=self.rooms.rebuild,
+            rebuild=lambda partition_id, damaged: self.rooms.rebuild(partition_id, damaged, pipeline.parent.voids),
             unused=pipeline.partitioning.unused,
             retire=self.rooms.retire,
             clock=self.clock,

@@ -179,7 +179,12 @@ class Backend(Pipeline):
     def snapshot_completed(self, meta: SetMeta) -> None:
         """See Presence."""
         super().snapshot_completed(meta)
-        self.comparing.completed()
+        self.comparing.taken(meta.global_index)
+
+    def snapshot_kept(self, meta: SetMeta) -> None:
+        """See Presence."""
+        super().snapshot_kept(meta)
+        self.comparing.kept(meta.global_index)
 
     def _relieve(self) -> None:
         """What this node's own signals withhold it withholds from all as long as it leads."""

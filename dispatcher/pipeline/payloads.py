@@ -29,13 +29,16 @@ class PartitionPayloads:
         gone: Callable[[PartitionId], bool] = lambda _: False,
         applied: Callable[[PartitionId, int], bool | None] = lambda _partition, _index: False,
         untouched: Callable[[PartitionId], bool] = lambda _: False,
+        covered: Callable[[PartitionId, int], bool] = lambda _partition, _index: False,
     ) -> None:
         """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more.
 
         ``untouched``: of one without a log nothing was ever written here. Looks at the disk.
 
-        ``applied``: its state has what is applied up to an index, saved to stay; None: nobody can say yet.
+        ``applied``: its state has what is applied up to an index, saved to stay; None: nobody can say yet. ``covered``:
+        a snapshot has.
         """
+        self._covered = covered
         self._applied = applied
         self._untouched = untouched
         self._sealed: set[bytes] = set()
@@ -67,6 +70,10 @@ class PartitionPayloads:
         if applied:
             return Lack.APPLIED
         return Lack.DAMAGED if store.is_lost(route.last_index, route.digest) else Lack.ABSENT
+
+    def is_covered(self, route: Route) -> bool:
+        """See Payloads."""
+        return self._covered(route.partition_id, route.last_index)
 
     def concede(self, route: Route) -> bool:
         """See Payloads."""

@@ -99,7 +99,7 @@ class Pipeline(Presence):
         self.agreement = Agreement(self)
         self.choosing = Choosing(self, missing=self.partitioning.missing)
         self.payloads = PartitionPayloads(
-            self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched
+            self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched, self._covered
         )
         self.lagging = Lagging(self)
         self.pending = Pending(held=self.lagging.held, level_of=self.level_of)
@@ -154,7 +154,7 @@ class Pipeline(Presence):
             self._publish(partition_id)
         newest = self.snapshots.store.newest
         if newest is not None:
-            self.snapshot_completed(newest)
+            self.snapshot_shown(newest)
         self._touched.update(p for p, store in self.logs.items() if store.committed_index)  # below the journal's base
         self._settle()
         await self.raft.start(peer_address)

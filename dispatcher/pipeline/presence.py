@@ -110,7 +110,15 @@ class Presence(ABC):
             self.raft.group.dirty(self.logs[partition_id])
 
     def snapshot_completed(self, meta: SetMeta) -> None:
-        """A set is complete on this node: its partitions' watermarks say so."""
+        """A set of its own is complete on this node."""
+        self.snapshot_shown(meta)
+
+    def snapshot_kept(self, meta: SetMeta) -> None:
+        """Another node's set is, in the place of one of its own."""
+        self.snapshot_shown(meta)
+
+    def snapshot_shown(self, meta: SetMeta) -> None:
+        """A set is here, whosever it is: its partitions' watermarks say so."""
         for each in meta.partitions:
             if self.partitioning.is_gone(each.partition_id):
                 continue  # destroyed since the cut: nobody asks for it, and nobody would forget it
@@ -135,6 +143,7 @@ class Presence(ABC):
 
     def look_again(self, partition_id: PartitionId) -> None:
         """Something about its worker has changed."""
+        self.voiding.look_again(partition_id)
         self._publish(partition_id)
         self._touched.add(partition_id)
         self._settle_soon()
@@ -145,6 +154,11 @@ class Presence(ABC):
         if worker is None:
             return False
         return None if self.rebuilding.fenced(partition_id) else worker.secured(last_index)
+
+    def _covered(self, partition_id: PartitionId, last_index: int) -> bool:
+        """A set on this node has what is applied up to here."""
+        sections = (each for meta in self.snapshots.store.sets() for each in meta.partitions)
+        return any(each.partition_id == partition_id and each.applied_index >= last_index for each in sections)
 
     def _stuck(self) -> str | None:
         """Something that is to be applied is not here, and others have what it did."""

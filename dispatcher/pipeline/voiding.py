@@ -29,6 +29,7 @@ from logboom.errors import (
 from logboom.types import Level, PartitionId, Term
 from partitions.apply.apply_core import WorkerState
 from partitions.log.holes import Hole
+from partitions.log.log import PartitionLog
 from ports.timers import wait
 from raftlog.entries.entry import Route
 from raftlog.entries.voids import Void, Voids
@@ -52,6 +53,8 @@ class Voiding:
         """What others have applied and this node has not: it needs a snapshot."""
         self.declared: Callable[[Voids], None] = lambda _: None
         """Told of every void, on the loop. Set by whoever made this."""
+        self.renew: Callable[[PartitionId, int], None] = lambda _partition, _index: None
+        """Have the state made anew at the next start, from a set that has what it lacks up to an index. Blocking."""
         self.count = 0
         """Batches that were declared void since this node was started, as it has heard."""
 
@@ -153,7 +156,11 @@ class Voiding:
         said = await self._ask(route, term, void=yes, deadline=deadline)
         compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
         if compacted:
-            raise InvalidRequest(f"{', '.join(compacted)} has a snapshot that stands for the batch: it is not lost")
+            story = f"{', '.join(compacted)} has a snapshot that stands for the batch: it is not lost"
+            if yes and self._pipeline.node_id in compacted:
+                await self._pipeline.offload.run(lambda: self.renew(partition_id, route.last_index))
+                story += f"; start {self._pipeline.node_id} again, which goes on from there"
+            raise InvalidRequest(story)
         applied = Lack.APPLIED in said.values()
         void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
         if not yes:
@@ -202,7 +209,7 @@ class Voiding:
                 raise UnknownOutcome("leadership moved while the members were asked; ask again")
             if pipeline.payloads.holds(route):
                 raise InvalidRequest(f"the batch that ends at {route.last_index} has turned up: there is no hole")
-            said = {pipeline.node_id: repair.own(route), **repair.said(route.digest, since)}
+            said = {pipeline.node_id: repair.own(route, void=True), **repair.said(route.digest, since)}
             known: dict[str, Lack] = {
                 node: lack for node, lack in said.items() if lack is not None and lack is not Lack.UNKNOWN
             }
@@ -275,18 +282,13 @@ class Voiding:
             return Voided.of(*place, outcome="applied" if void.applied else outcome)
 
         pipeline.pending.voided(partition_id, void.last_index, told)
-        if void.applied and worker is not None and worker.applied_index < void.last_index:
+        if void.applied and self._may_lack(void):
             # What it did is in the states of others, and would be missing from this one.
             self._awaiting[partition_id] = void
             pipeline.snapshots.installing.least = max(pipeline.snapshots.installing.least, void.global_index)
             pipeline.raft.repair.seal(void.digest, on=False)
         else:
-            store.void(void.last_index, void.digest)
-            if worker is not None and worker.damage is not None and worker.damage.digest == void.digest:
-                worker.damage = None
-                if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
-                    worker.resume()
-            pipeline.raft.mending.voided(void.digest)
+            self._step_over(void, store)
         if worker is not None:
             pipeline.look_again(partition_id)
         if void.applied and pipeline.raft.admits:
@@ -294,6 +296,29 @@ class Voiding:
                 pipeline.snapshots.taking.create(lambda _: None)  # for whoever needs one
             except LogboomError as error:
                 log.info("no_snapshot_after_void", error=error.message)
+
+    def _may_lack(self, void: Void) -> bool:
+        """What it did: there is no state yet, or it has not come so far, or it is being made anew."""
+        worker = self._pipeline.workers.get(void.partition_id)
+        if worker is None or worker.applied_index < void.last_index:
+            return True
+        return self._pipeline.rebuilding.is_remaking(void.partition_id)
+
+    def _step_over(self, void: Void, store: PartitionLog) -> None:
+        worker = self._pipeline.workers.get(void.partition_id)
+        store.void(void.last_index, void.digest)
+        if worker is not None and worker.damage is not None and worker.damage.digest == void.digest:
+            worker.damage = None
+            if worker.state == WorkerState.DAMAGED:  # or somebody has paused it meanwhile
+                worker.resume()
+        self._pipeline.raft.mending.voided(void.digest)
+
+    def look_again(self, partition_id: PartitionId) -> None:
+        """Another state has been made, which may have what it was taken to lack."""
+        void = self._awaiting.get(partition_id)
+        if void is not None and not self._may_lack(void):
+            del self._awaiting[partition_id]
+            self._step_over(void, self._pipeline.logs[partition_id])
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is destroyed."""

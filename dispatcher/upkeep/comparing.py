@@ -2,7 +2,8 @@
 
 Where they differ a state machine did not do the same with the same records, or a state was changed by something else.
 Nobody here can say which of two is right, so nothing is done about it but to say so; what counts is the newest set that
-both have. Sans-io.
+both have. What a node keeps of another says nothing of its own states, and whose a set of before its start is it does
+not know: neither is told to others, nor a reason to say that states agree. Sans-io.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class Comparing:
         self._untold: set[NodeId] = set()
         self._told: dict[NodeId, Told] = {}
         self._found: dict[NodeId, list[Difference]] = {}
+        self._own: set[GlobalLogIndex] = set()
+        """Sets that this node has taken since it was started."""
+        self._others: set[GlobalLogIndex] = set()
+        """Those that it keeps in the place of its own."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -67,16 +72,24 @@ class Comparing:
 
     # -- this node's
 
-    def completed(self) -> None:
-        """A set is, on this node."""
+    def kept(self, global_index: GlobalLogIndex) -> None:
+        """Another node's set is complete on this one."""
+        self._others.add(global_index)
+        self._others &= {meta.global_index for meta in self._sets()}
+
+    def taken(self, global_index: GlobalLogIndex) -> None:
+        """A set of its own states is complete on this node."""
+        self._own.add(global_index)
+        self._own &= {meta.global_index for meta in self._sets()}
+        self._others -= self._own
         self._untold.update(self._linked)
         self.tell()
         for peer in self._told:
             self._compare(peer)
 
     def tell(self) -> None:
-        """Those who have not heard of the newest set; now and then again, should a link have been full."""
-        sets = self._sets() if self._untold else []
+        """Those who have not heard of its own newest set; now and then again, should a link have been full."""
+        sets = [meta for meta in self._sets() if meta.global_index in self._own] if self._untold else []
         if not sets:
             return
         meta = sets[-1]
@@ -115,7 +128,7 @@ class Comparing:
     def _compare(self, peer: NodeId) -> None:
         told = self._told[peer]
         own = next((meta for meta in self._sets() if meta.global_index == told.global_index), None)
-        if own is None:
+        if own is None or own.global_index in self._others:
             return  # not complete here yet, or removed, or never taken
         before = self._found.get(peer, [])
         found = list[Difference]()
@@ -125,6 +138,8 @@ class Comparing:
             # Cuts at one index may have other partitions: what is created or destroyed in between takes no index.
             same = not told.states or told.states.keys() == mine.keys()
             found = [Difference(p, peer, told.global_index) for p in differing or [None][:same]]
+        if not found and own.global_index not in self._own:
+            return  # of before this start
         self._found[peer] = found
         if found and found != before:
             partitions = [each.partition_id for each in found]

@@ -58,6 +58,8 @@ class Gathering:
     over: bool = False
     refused: bool = False
     """A machine's dump has raised, whatever it was."""
+    came: bool = False
+    """Another node's set of the same index was here first."""
     asked: Asked | None = None
     _written: PartitionId | None = None
     """The one that the thread has."""

@@ -129,6 +129,11 @@ class Rebuilding:
         """Its state must not be read."""
         return partition_id in self._fences
 
+    def is_remaking(self, partition_id: PartitionId) -> bool:
+        """Nobody knows yet how far its state will be."""
+        fence = self._fences.get(partition_id)
+        return fence is not None and not fence.rebuilt
+
     def works_on(self, partition_id: PartitionId) -> bool:
         """Files of its state are read, or made, though it may be destroyed: they are not to be removed."""
         return partition_id in self._tasks.values()

@@ -70,13 +70,16 @@ class Snapshotting:
         counts: ApplyCounts,
         global_index: Callable[[], GlobalLogIndex],
         completed: Callable[[SetMeta], None],
+        kept: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
         give_up: Callable[[], None] = lambda: None,
         want: Callable[[], None] = lambda: None,
         free_bytes: Callable[[], int] | None = None,
         spare_bytes: int = 0,
     ) -> None:
-        """``offload`` takes jobs that last, in which ``sleep`` waits; ``completed`` hears of every set, on the loop.
+        """``offload`` takes jobs that last, in which ``sleep`` waits.
+
+        ``completed`` hears of every set of this node's own, ``kept`` of those that others have taken; on the loop.
 
         ``counts``: what has been applied here since the start. ``spare_bytes``: of the disk are left to the logs,
         which have ``free_bytes``, if theirs is another one than the sets'.
@@ -93,7 +96,7 @@ class Snapshotting:
         self._clock = clock
         self._offload = offload
         self._sleep = sleep
-        self._completed = completed
+        self._completed, self._kept = completed, kept
         self._fatal = fatal
         self._give_up, self._want = give_up, want
         self._spare_bytes = spare_bytes
@@ -285,7 +288,7 @@ class Snapshotting:
     def fetched(self, meta: SetMeta) -> None:
         """Another node's set is here."""
         self._due.complete(meta.global_index, self._due.reclaimable)
-        self._completed(meta)
+        self._kept(meta)
         self._compaction.start()
 
     @property
@@ -330,7 +333,8 @@ class Snapshotting:
             raise Unavailable("the node is shutting down")
         for known in self._store.sets():
             if known.global_index == parent.global_index:
-                return known  # fetched from another node meanwhile: the same
+                gathering.came = True
+                return known  # fetched from another node meanwhile
         writer = self._store.begin(parent.global_index, self._pace())
         try:
             for partition_id in sorted(gathering.dumps):
@@ -393,7 +397,7 @@ class Snapshotting:
         self._due.complete(meta.global_index, gathering.reclaimable)
         self.seconds.observe(self._clock.monotonic() - gathering.began)
         log.info("snapshot_complete", global_index=meta.global_index, bytes=meta.states_bytes)
-        self._completed(meta)
+        (self._kept if gathering.came else self._completed)(meta)
         done, self._awaiting = self._awaiting, []
         for each in done:
             each(meta)

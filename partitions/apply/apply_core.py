@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from logboom.errors import Voided
+from logboom.errors import CorruptData, Voided
 from logboom.origins import Origin
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Machine, Position, Results, Sealed
@@ -21,7 +21,7 @@ from partitions.apply.dedupe import Decision, Dedupe, Numbered
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
 from partitions.log.unread import NotRead
-from ports.invariant import invariant
+from ports.invariant import InvariantViolated, invariant
 
 PASSING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE))
 """Of a machine that lacks something: once there is room again its partitions go on, without a word from anybody."""
@@ -160,6 +160,23 @@ class ApplyGroup:
         return outcomes
 
     def _apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> None:
+        """All or nothing. Raises CorruptData for a machine that failed and moved: it would be given the same again."""
+        try:
+            self._apply_sealed(batches, seal)
+        except InvariantViolated:
+            raise
+        except Exception as error:
+            try:
+                at = self.machine.position().applied_index
+            except Exception as unknown:  # noqa: BLE001 - of two errors of a user's the first says what is wrong
+                error.add_note(f"where it is it does not say: {unknown!r}")
+                raise error from None
+            if at != self.after:
+                story = f"the state machine raised {error!r} and is at {at} all the same, not at {self.after}"
+                raise CorruptData(f"{story}: apply is all or nothing") from error
+            raise
+
+    def _apply_sealed(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> None:
         """Raises ValueError for a machine that does not take, exactly once, what it has to keep with its state."""
         calls, sealed = 0, 0
 

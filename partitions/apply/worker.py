@@ -427,6 +427,8 @@ class ApplyWorker:
         self.damage = error if isinstance(error, DamagedBatch) else None
         attempts_max = None if passes(error) else self._settings.retry_attempts_max
         self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=attempts_max)
+        if isinstance(error, CorruptData) and self.damage is None and not self._closing:
+            self._cursor.state = WorkerState.DAMAGED  # be it paused: nothing goes on with this state; see ``hand_over``
         log.error(
             "apply_failed",
             partition=self.log.partition_id,

@@ -97,6 +97,15 @@ class Voids:
         rows = (each for each in reversed(self.kept) if (each.partition_id, each.last_index, each.digest) == wanted)
         return next(rows, None)
 
+    def needed(self, partition_id: PartitionId, through: int = NUMBER_MAX) -> Void | None:
+        """The last one, up to index ``through``, that states have in them: none of its partition begins in front of it.
+
+        The log says of it what it says of any other: from there on it would be stepped over.
+        """
+        last_words = {(each.last_index, each.digest): each for each in self.of(partition_id)}
+        found = [each for each in last_words.values() if each.applied and each.last_index <= through]
+        return max(found, key=lambda each: each.last_index, default=None)
+
     def after(self, void: Void) -> Voids:
         """With one more; unchanged if it says nothing new."""
         before = self.find(void.partition_id, void.last_index, void.digest)

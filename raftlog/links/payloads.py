@@ -33,6 +33,10 @@ class Payloads(Protocol):
         """Why a batch is not held."""
         ...
 
+    def is_covered(self, route: Route) -> bool:
+        """A snapshot on this node has what it did, though the state may have not: it must not be void."""
+        ...
+
     def receive(self, raw: memoryview, *, behind: bytes = b"") -> Route | None:
         """Check and append a batch as tentative. ``behind``: digest of what the journal has in front of it.
 

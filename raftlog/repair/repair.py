@@ -390,10 +390,11 @@ class Repair:
         term, asked = number(frame.header, "term"), number(frame.header, "asked")
         standing = self._standing()
         held = [route for route in rows if self._payloads.holds(route)]
-        lacking = [(route, self._lack(route, leads=standing.leads)) for route in rows if route not in held]
+        void = frame.header.get("void") is True
+        lacking = [(route, self._lack(route, leads=standing.leads, void=void)) for route in rows if route not in held]
         if (standing.term, standing.leader) == (term, peer):
             for route, lack in lacking:
-                self.seal(route.digest, on=frame.header.get("void") is True and lack in NOBODY_HAS)
+                self.seal(route.digest, on=void and lack in NOBODY_HAS)
 
         def done(found: tuple[list[bytes], list[tuple[Route, Lack]]] | None, error: BaseException | None) -> None:
             if found is None:
@@ -426,14 +427,16 @@ class Repair:
                 unreadable.append((route, Lack.UNKNOWN))
         return raws, unreadable
 
-    def _lack(self, route: Route, *, leads: bool) -> Lack:
+    def _lack(self, route: Route, *, leads: bool, void: bool) -> Lack:
         if leads and self._payloads.is_hole(route):
             return Lack.LOST
-        return self.own(route)
+        return self.own(route, void=void)
 
-    def own(self, route: Route) -> Lack:
-        """Why this node does not have a batch."""
+    def own(self, route: Route, *, void: bool = False) -> Lack:
+        """Why this node does not have a batch. ``void``: it is about to be declared void."""
         found = self._payloads.lack(route)
+        if void and found in (Lack.ABSENT, Lack.DAMAGED) and self._payloads.is_covered(route):
+            return Lack.COMPACTED
         if found is Lack.ABSENT and (
             route.digest in self.hopeless or any(wanted.route.digest == route.digest for wanted in self._missing)
         ):

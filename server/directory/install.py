@@ -96,6 +96,16 @@ def restore_state(
     log.info("state_restored", partition=partition_id, global_index=meta.global_index, applied=position.applied_index)
 
 
+def check_section(store: SnapshotStore, meta: SetMeta, section: PartitionMeta) -> None:
+    """Read a state as a machine would that loads it. Raises as ``open_states``, and CorruptData."""
+    file = read_twice(lambda: store.open_states(meta.global_index))
+    try:
+        for _ in read_section(file, section, patient=True):
+            pass
+    finally:
+        file.close()
+
+
 def _told(entries: Iterator[Entry], moved: Callable[[], None]) -> Iterator[Entry]:
     for entry in entries:
         moved()

@@ -30,11 +30,12 @@ from raftlog.entries.chosen import SET, Choice
 from raftlog.entries.entry import unpack_control, unpack_routes
 from raftlog.entries.lifecycle import CHANGES, Change, Kind
 from raftlog.entries.parent_state import EMPTY, ParentState
+from raftlog.entries.voids import Voids
 from raftlog.journal.journal import Journal
 from server.directory.data_dir import DataDir, number_in
 from server.directory.directories import NO_ROOM
 from server.directory.shares import later_apply_share, later_log_share, without_age
-from server.directory.states import STATE, States
+from server.directory.states import NOTHING_VOID, STATE, States
 from server.world.world import World
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -101,8 +102,9 @@ class PartitionRooms:
         installing: SetMeta | None,
         apply: ApplySettings,
         logs: LogSettings,
+        raft_index: int,
     ) -> None:
-        """Those in ``kinds``, from the base of the journal on: ``parent`` is the state there. Blocking."""
+        """Those in ``kinds``, from the journal's base, where ``parent`` is the state, to its end. Blocking."""
         directories = [self._data_dir.partition(p) for p in kinds]
         self._disk.make_directories(directories)
         # Of those that are there no name is synced, which were a sync for each: the first file of a log does that.
@@ -115,13 +117,13 @@ class PartitionRooms:
             self._kinds[partition_id], self._apply[partition_id] = kind, apply
             store = self.logs[partition_id]
             if store.highest_index or partition_id >= self._settings.cluster.partitions:
-                found = self._state(partition_id, store, installing)
+                found = self._state(partition_id, store, installing, parent.voids, raft_index)
             else:  # whoever has just written the settings had better be told than have an empty partition damaged
                 trial = self.trial(kind.state_machine)
                 if trial is not None:
                     machine_class(kind.state_machine)  # which says better what there is
                     trial(partition_id)
-                found = self._states.open(partition_id, store, installing)
+                found = self._states.open(partition_id, store, installing, parent.voids, raft_index=raft_index)
             self.machines[partition_id] = found.machine
             if found.lacks is not None:
                 self.lacking[partition_id] = found.lacks
@@ -232,9 +234,13 @@ class PartitionRooms:
         opened = self._fresh[partition_id] = Opened(store, found.machine, found.lacks)
         return opened
 
-    def rebuild(self, partition_id: PartitionId, damaged: Machine) -> Rebuilt:
-        """Another machine in the place of a damaged one, which stays open. Blocking."""
-        return self._states.rebuild(partition_id, self.logs[partition_id], damaged)
+    def rebuild(self, partition_id: PartitionId, damaged: Machine, voids: Voids) -> Rebuilt:
+        """Another machine in the place of a damaged one, which stays open; ``voids``: as of now. Blocking."""
+        return self._states.rebuild(partition_id, self.logs[partition_id], damaged, voids)
+
+    def renew(self, partition_id: PartitionId, through_index: int) -> None:
+        """Its state is made anew at the next start: see States. Blocking."""
+        self._states.renew(partition_id, through_index)
 
     @property
     def moves(self) -> int:
@@ -337,12 +343,19 @@ class PartitionRooms:
             log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())
         return opened
 
-    def _state(self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None) -> Rebuilt:
+    def _state(
+        self,
+        partition_id: PartitionId,
+        store: PartitionLog,
+        installing: SetMeta | None,
+        voids: Voids = NOTHING_VOID,
+        raft_index: int = 0,
+    ) -> Rebuilt:
         """A user's class that is not here, or that cannot open it, costs its partition on this node, not the node."""
         name = self._kinds[partition_id].state_machine
         try:
             with nullcontext() if name in BUILT_IN else _named_if_slow(partition_id, name):
-                return self._states.open(partition_id, store, installing)
+                return self._states.open(partition_id, store, installing, voids, raft_index=raft_index)
         except (OSError, InvariantViolated, CorruptData):
             raise
         except Exception as error:

@@ -17,15 +17,17 @@ import structlog
 from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.state_machine import Machine
-from logboom.types import NUMBER_MAX, PartitionId
+from logboom.types import NUMBER_MAX, GlobalLogIndex, PartitionId
 from partitions.apply.dedupe import Producer
 from partitions.log.log import PartitionLog
 from partitions.machines import discard
 from partitions.machines.guarded import Guarded
+from partitions.machines.log import LogMachine
 from ports.disk import Disk
 from ports.invariant import InvariantViolated
+from raftlog.entries.voids import Void, Voids
 from server.directory.data_dir import number_in
-from server.directory.install import find_section, restore_state
+from server.directory.install import check_section, find_section, restore_state
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 STATE: Final = "state"
 """Directory of a partition's state machine, in the partition's own."""
 ASIDE: Final = "state.damaged-"
+NOTHING_VOID: Final = Voids()
 LOADING: Final = "state.loading"
 """Half of a set opens at NOWHERE, as a state does that has nothing: no log may be applied to it."""
 
@@ -63,9 +66,21 @@ class States:
     def _moved(self) -> None:
         self.moves += 1
 
-    def open(self, partition_id: PartitionId, store: PartitionLog, installing: SetMeta | None) -> Rebuilt:
-        """At start. ``installing``: the node is made from this set, and no state stays behind it."""
-        needed = store.first_available_index - 1
+    def open(
+        self,
+        partition_id: PartitionId,
+        store: PartitionLog,
+        installing: SetMeta | None,
+        voids: Voids = NOTHING_VOID,
+        *,
+        raft_index: int = 0,
+    ) -> Rebuilt:
+        """At start. ``installing``: the node is made from this set, and no state stays behind it.
+
+        ``voids``: of where the journal begins; ``raft_index``: where it ends.
+        """
+        void = voids.needed(partition_id)
+        needed = _needed(store, void)
         section = find_section(installing, partition_id) if installing is not None else None
         if section is not None:
             needed = max(needed, section.applied_index)
@@ -79,26 +94,58 @@ class States:
         except CorruptData as error:
             log.error("state_damaged", partition=partition_id, error=str(error))
             self._set_aside(partition_id)
-            return self._remade(partition_id, self._opened(partition_id), needed, installing)
+            return self._remade(partition_id, self._opened(partition_id), needed, installing, void=void)
         except Exception:
             if half or section is not None:  # a later start that can open it must not go on with what is there
                 self._disk.replace_file(self._marker(partition_id), b"")
             raise
+        most: int | None = None
         if machine.position().applied_index >= needed and not half:
-            return Rebuilt(machine, None)
-        return self._remade(partition_id, machine, needed, installing)
+            most = self._further(partition_id, store, machine, raft_index)
+            if most is None:
+                return Rebuilt(machine, None)
+            installing = None
+        return self._remade(partition_id, machine, needed, installing, most=most, void=void)
 
-    def rebuild(self, partition_id: PartitionId, store: PartitionLog, damaged: Machine) -> Rebuilt:
-        """While the node runs: another machine in the place of a damaged one, which stays open until ``retire``."""
+    def rebuild(
+        self, partition_id: PartitionId, store: PartitionLog, damaged: Machine, voids: Voids = NOTHING_VOID
+    ) -> Rebuilt:
+        """While the node runs: another machine in the place of a damaged one, which stays open until ``retire``.
+
+        ``voids``: as of now.
+        """
         with self._lock:
             self._retired.append(damaged)
         self._set_aside(partition_id)
         # Nor from a set that was fetched, and not installed: its log would be behind it, and who waits in between.
-        needed, most = store.first_available_index - 1, damaged.position().applied_index
-        rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=most)
+        most = damaged.position().applied_index
+        void = voids.needed(partition_id, most)
+        needed = _needed(store, void)
+        rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=most, void=void)
         with self._lock:
             self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
+
+    def renew(self, partition_id: PartitionId, through_index: int) -> None:
+        """While the node runs: the next start goes on from the newest set, which reaches so far, whatever is saved.
+
+        Unless it is damaged: then it stands for nothing.
+        """
+        for meta in reversed(self._sets.sets()):
+            section = find_section(meta, partition_id)
+            if section is None or section.applied_index < through_index:
+                continue
+            try:
+                check_section(self._sets, meta, section)
+            except IndexCompacted:
+                continue
+            except (CorruptData, IncompatibleVersion) as error:
+                log.error("snapshot_damaged", partition=partition_id, global_index=meta.global_index, error=str(error))
+                self._sets.drop(meta.global_index)
+            else:
+                log.warning("state_to_be_made_anew", partition=partition_id, global_index=meta.global_index)
+                self._disk.replace_file(self._marker(partition_id), b"")
+                return
 
     def retire(self, gone: Machine, other: Machine) -> None:
         """Nobody looks into ``gone`` any more; who closes ``other`` is known."""
@@ -114,6 +161,30 @@ class States:
         for machine in self._retired:
             _give_up(machine)
         self._retired.clear()
+
+    def _further(self, partition_id: PartitionId, store: PartitionLog, machine: Machine, raft_index: int) -> int | None:
+        """Where a set is that has more than what was saved of a whole state, if it is to be gone on from all the same.
+
+        It has what a batch in between did that can be read no more: nobody else may have that. Of a ``log`` it costs
+        nothing to load, else it is loaded where something of the log is damaged. One of behind the journal's end was
+        fetched. A user's machine may not take what the log gives it again.
+        """
+        helps = isinstance(machine, LogMachine) or (store.damage and not isinstance(machine, Guarded))
+        if not raft_index or not helps:
+            return None
+        for meta in reversed(self._sets.sets()):
+            section = find_section(meta, partition_id)
+            if section is None or meta.raft_index > raft_index:
+                continue
+            if section.applied_index <= machine.position().applied_index:
+                return None
+            try:
+                check_section(self._sets, meta, section)
+            except (CorruptData, IncompatibleVersion, IndexCompacted) as error:  # what there is is whole
+                log.error("snapshot_damaged", partition=partition_id, global_index=meta.global_index, error=str(error))
+                continue
+            return section.applied_index
+        return None
 
     def _opened(self, partition_id: PartitionId) -> Machine:
         """Raises CorruptData for all that is read of it before it applies anything."""
@@ -136,6 +207,7 @@ class States:
         installing: SetMeta | None,
         *,
         most: int | None = None,
+        void: Void | None = None,
     ) -> Rebuilt:
         refused: Lacks | None = None
         for meta in self._candidates(partition_id, needed, most, installing):
@@ -159,8 +231,13 @@ class States:
         if needed == 0:
             log.warning("state_begins_anew", partition=partition_id)
             return Rebuilt(machine, None)
-        why = f"partition {partition_id}: the log begins at {needed + 1}, and there is no snapshot to begin with"
-        return Rebuilt(machine, refused or Lacks(why))
+        if void is not None and needed == void.last_index:
+            why = f"partition {partition_id}: states have what the batch up to {needed} did, which is void by now, and"
+            lacks = Lacks(f"{why} there is no snapshot from behind it", GlobalLogIndex(void.global_index - 1))
+        else:
+            why = f"partition {partition_id}: the log begins at {needed + 1}, and there is no snapshot to begin with"
+            lacks = Lacks(why)
+        return Rebuilt(machine, refused or lacks)
 
     def _begun_anew(self, partition_id: PartitionId, half: Machine) -> Machine:
         """An empty one in the place of one that has loaded a part of something."""
@@ -216,6 +293,11 @@ class States:
         log.warning("state_set_aside", partition=partition_id, path=str(target))
         for number in before:
             self._disk.remove_directory(directory / f"{ASIDE}{number}")
+
+
+def _needed(store: PartitionLog, void: Void | None) -> int:
+    """A state goes on from no index before this."""
+    return max(store.first_available_index - 1, 0 if void is None else void.last_index)
 
 
 def _look(machine: Machine) -> None:

@@ -99,7 +99,8 @@ class Bench:
         self.lineage = ""
         self.slept, self.given_up, self.wanted = list[float](), list[int](), list[float]()
         self.counts = ApplyCounts()
-        self.completed, self.compactions, self.fatal = list[SetMeta](), list[int](), list[BaseException]()
+        self.completed, self.kept = list[SetMeta](), list[SetMeta]()
+        self.compactions, self.fatal = list[int](), list[BaseException]()
 
         async def close() -> None: ...
 
@@ -117,6 +118,7 @@ class Bench:
             counts=self.counts,
             global_index=lambda: GlobalLogIndex(self.global_index),
             completed=self.completed.append,
+            kept=self.kept.append,
             fatal=self.fatal.append,
             give_up=lambda: self.given_up.append(1),
             want=lambda: self.wanted.append(self.now),

@@ -41,7 +41,12 @@ class Node:
 
     def take(self, index: int, **states: str) -> None:
         self.sets = [*self.sets, meta(index, **states)][-2:]
-        self.comparing.completed()
+        self.comparing.taken(GlobalLogIndex(index))
+
+    def keep(self, index: int, **states: str) -> None:
+        """Another node's."""
+        self.sets = [*self.sets, meta(index, **states)][-2:]
+        self.comparing.kept(GlobalLogIndex(index))
 
     def hear(self, peer: NodeId, index: int, **states: str) -> None:
         other = Node()
@@ -82,7 +87,7 @@ def test_states_that_differ_are_named_whoever_is_first(first: str) -> None:
         if first == "theirs":
             assert differ(node) == []
             node.take(7, a="x", b="y", c="z")
-        node.comparing.completed()
+        node.comparing.taken(GlobalLogIndex(7))
     assert differ(node) == [Difference(PartitionId(1), N2, GlobalLogIndex(7))]
     assert [(each["event"], each["peer"], each["partitions"]) for each in logs] == [("states_differ", N2, [1])]
 
@@ -114,7 +119,8 @@ def test_of_whoever_is_no_member_any_more_nothing_is_said() -> None:
     node.hear(N2, 7, a="X")
     node.comparing.members_changed([N1, N3])
     assert differ(node) == []
-    node.comparing.completed()
+    node.comparing.taken(GlobalLogIndex(7))
+    assert differ(node) == []
 
 
 def test_of_very_many_partitions_it_is_not_said_which() -> None:
@@ -147,3 +153,45 @@ def test_cuts_at_one_index_may_have_other_partitions(theirs: dict[str, str], dif
             node.hear(N2, 7, **other)
         assert [each.partition_id for each in differ(node)] == differing
         assert len(logs) == len(differing)
+
+
+def test_whoever_keeps_another_s_set_says_nothing_of_it_and_what_was_found_stays() -> None:
+    """All agreed again, it was said, and it went on answering with the wrong state."""
+    node, other = Node(), Node()
+    node.comparing.peer_up(N1)
+    node.take(7, a="X")
+    other.take(7, a="x")
+    node.hear(N1, 7, a="x")
+    other.comparing.heard(N3, node.sent[-1][1])
+    with capture_logs() as logs:
+        node.hear(N1, 8, a="x")
+        node.keep(8, a="x")
+        node.comparing.peer_up(N2)
+        node.hear(N1, 8, a="x")
+    assert ([header[FIELD][0] for _, header in node.sent], logs) == ([7, 7], [])
+    assert [each.node for each in differ(node)] == [N1]
+    assert [each.node for each in differ(other)] == [N3]
+    node.take(9, a="x")
+    node.hear(N1, 9, a="x")
+    assert [header[FIELD][0] for _, header in node.sent[2:]] == [9, 9]
+    assert differ(node) == []
+
+
+def test_one_that_came_while_it_took_its_own_is_its_own() -> None:
+    node = Node()
+    node.comparing.peer_up(N1)
+    node.keep(7, a="x")
+    node.comparing.taken(GlobalLogIndex(7))
+    assert [header[FIELD][0] for _, header in node.sent] == [7]
+
+
+def test_of_one_of_before_its_start_a_node_tells_nobody_and_says_only_that_it_differs() -> None:
+    """It may be another's that was kept."""
+    for states, at in ({"a": "x"}, 7), ({"a": "X"}, 8):
+        node = Node()
+        node.sets = [meta(7, a="x"), meta(8, **states)]
+        node.comparing.peer_up(N1)
+        node.hear(N1, 7, a="X")
+        node.hear(N1, 8, a="x")
+        assert ([each.node for each in differ(node)], node.sent) == ([N1], [])
+        assert [each.global_index for each in differ(node)] == [at]

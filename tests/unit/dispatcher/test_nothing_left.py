@@ -34,7 +34,7 @@ def test_a_set_that_is_complete_when_one_of_its_partitions_is_gone_says_nothing_
         partitioning=SimpleNamespace(is_gone=lambda partition: partition == A),
     )
     sections = [SimpleNamespace(partition_id=p, applied_index=7) for p in (A, B)]
-    Presence.snapshot_completed(here, cast("Any", SimpleNamespace(partitions=sections, global_index=GlobalLogIndex(9))))
+    Presence.snapshot_shown(here, cast("Any", SimpleNamespace(partitions=sections, global_index=GlobalLogIndex(9))))
     assert set(desk.watermarks._snapshot) == set(desk.barriers._snapshotted) == {B}
 
 

@@ -271,6 +271,18 @@ def test_where_a_machine_gives_no_dump_a_set_of_the_others_is_asked_for(
     bench.taking.tick()
     assert len(bench.wanted) == 2
     assert bench.compactions == [1]
+    assert (bench.kept, bench.completed) == ([theirs], []), "it says nothing of this node's states"
+
+
+def test_a_set_that_came_of_another_node_while_its_own_was_to_be_written_is_not_its_own() -> None:
+    bench, other = Bench(), Bench()
+    for each in (bench, other):
+        each.cut(30)
+    other.offload.run()
+    (theirs,) = other.completed
+    bench.store._sets = (theirs,)
+    bench.offload.run()
+    assert (bench.kept, bench.completed) == ([theirs], [])
 
 
 def test_while_another_cut_is_under_way_nobodys_set_is_asked_for() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dispatcher.pipeline.voiding import Voiding
-from logboom.errors import NotLeader
-from logboom.types import PartitionId
+from logboom.errors import InvalidRequest, NotLeader
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack
 
 P, DIGEST = PartitionId(3), b"d" * 32
@@ -37,3 +39,96 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     with pytest.raises(NotLeader):
         await voiding.void(P, 4, yes=True, deadline=0.0)
     assert sealed == []
+
+
+@pytest.mark.parametrize(("yes", "renewed"), [(False, []), (True, [(P, 5)])])
+async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_from_that(
+    yes: bool, renewed: list[tuple[PartitionId, int]]
+) -> None:
+    """What it did was thrown away though it was on the disk; whoever was given that set had it."""
+    asked: list[bool] = []
+
+    def own(_: object, *, void: bool) -> Lack:
+        return Lack.COMPACTED if void else Lack.DAMAGED
+
+    async def run(job: Callable[[], None]) -> None:
+        job()
+
+    repair = SimpleNamespace(own=own, ask_all=lambda _, *, void: asked.append(void), said=lambda *_: {})
+    raft = SimpleNamespace(
+        admits=True,
+        engine=SimpleNamespace(term=7),
+        repair=repair,
+        propose_control=lambda _: pytest.fail("proposed"),
+    )
+    pipeline = SimpleNamespace(
+        raft=raft,
+        node_id="n1",
+        clock=SimpleNamespace(monotonic=lambda: 0.0),
+        payloads=SimpleNamespace(holds=lambda _: False),
+        offload=SimpleNamespace(run=run),
+    )
+    voiding: Any = Voiding(pipeline)  # type: ignore[arg-type]
+    found = list[tuple[PartitionId, int]]()
+    voiding.renew = lambda *which: found.append(which)
+    voiding._known = lambda *_: None
+    hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
+    voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
+    with pytest.raises(InvalidRequest, match="n1 has a snapshot that stands for the batch"):
+        await voiding.void(P, 4, yes=yes, deadline=0.0)
+    assert (asked, found) == ([yes], renewed)
+
+
+class Node:
+    """One that is handed up a void: somebody's state has what the batch did."""
+
+    def __init__(self, worker: Any) -> None:
+        self.stepped_over: list[bytes] = []
+        self.remaking = False
+        self.workers: dict[PartitionId, Any] = {} if worker is None else {P: worker}
+        store = SimpleNamespace(void=lambda _, digest: self.stepped_over.append(digest))
+        pipeline = SimpleNamespace(
+            logs={P: store},
+            workers=self.workers,
+            pending=SimpleNamespace(voided=lambda *_: None),
+            rebuilding=SimpleNamespace(is_remaking=lambda _: self.remaking),
+            snapshots=SimpleNamespace(installing=SimpleNamespace(least=0)),
+            raft=SimpleNamespace(
+                admits=False,
+                repair=SimpleNamespace(seal=lambda _, **__: None),
+                mending=SimpleNamespace(voided=lambda _: None),
+            ),
+            look_again=lambda _: None,
+        )
+        self.voiding = Voiding(pipeline)  # type: ignore[arg-type]
+        row = P, PartitionLogIndex(4), PartitionLogIndex(5), DIGEST, GlobalLogIndex(9), 12, True
+        self.voiding._carry_out(Void(*row))
+
+
+def at(index: int) -> Any:
+    return SimpleNamespace(applied_index=index, damage=None)
+
+
+@pytest.mark.parametrize(
+    ("worker", "stepped_over"), [(None, []), (at(3), []), (at(5), [DIGEST])], ids=["being opened", "behind", "there"]
+)
+def test_what_others_have_applied_is_stepped_over_by_nobody_who_may_lack_it(
+    worker: Any, stepped_over: list[bytes]
+) -> None:
+    """A partition that was just being opened stepped over it: its state differed from then on."""
+    node = Node(worker)
+    assert node.stepped_over == stepped_over
+    assert (node.voiding.stuck() is None) == bool(stepped_over)
+
+
+@pytest.mark.parametrize("remade", [3, 5])
+def test_nor_while_the_state_is_made_anew(remade: int) -> None:
+    """How far it will be nobody knew, and what had been damaged was taken for it."""
+    node = Node(None)
+    node.remaking, node.workers[P] = True, at(5)
+    node.voiding.look_again(P)
+    assert node.stepped_over == []
+    node.remaking, node.workers[P] = False, at(remade)
+    node.voiding.look_again(P)
+    assert node.stepped_over == [DIGEST] * (remade == 5)
+    assert (node.voiding.stuck() is None) == (remade == 5)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from logboom.errors import CorruptData
 from logboom.settings import ApplySettings, LogSettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
 from logboom.types import NO_DIGEST, DurabilityMode
@@ -37,6 +38,8 @@ class Machine:
         self.attempts: list[float] = []
         self.applied: list[int] = []
         self.failures: list[Exception] = []
+        self.fails_late = False
+        """When all of it has taken effect, too."""
         self.checkpoints = 0
         self.takes_s = 0.0
         self.grows = self.unsaved_bytes = 0
@@ -58,9 +61,11 @@ class Machine:
         self.loop.now += self.takes_s
         results = [b"\0"] * len(batches)
         position, _ = seal(results)
-        self._fail()
+        if not self.fails_late:
+            self._fail()
         self.at = position
         self.applied += [batch.first_index for batch in batches]
+        self._fail()
         self.unsaved_bytes += self.grows
         return results
 
@@ -82,7 +87,7 @@ class HeldOffload:
         job, done = self.jobs.pop(which)
         try:
             result = job()
-        except (OSError, MemoryError) as error:
+        except (OSError, MemoryError, CorruptData) as error:
             done(None, error)
         else:
             done(result, None)

@@ -30,6 +30,7 @@ class Payloads:
         self.holes: set[bytes] = set()
         self.sealed: set[bytes] = set()
         self.why = Lack.ABSENT
+        self.covered = False
         self.destroyed = False
         self.unreadable: dict[int, Exception] = {}
 
@@ -43,6 +44,9 @@ class Payloads:
 
     def lack(self, each: Route) -> Lack:
         return self.why
+
+    def is_covered(self, each: Route) -> bool:
+        return self.covered
 
     def concede(self, each: Route) -> bool:
         if self.holds(each):

@@ -6,6 +6,9 @@ from raftlog.entries.entry import Route
 
 
 class NoHoles:
+    def is_covered(self, route: Route) -> bool:
+        return False
+
     def concede(self, route: Route) -> bool:
         return False
 

@@ -138,6 +138,26 @@ def test_what_cannot_be_read_keeps_nobody_from_the_rest(world: World, error: Exc
     assert dict(unpack(told)) == {route(4): Lack.ABSENT, route(6): Lack.UNKNOWN}
 
 
+@pytest.mark.parametrize(
+    ("void", "lack", "said"),
+    [
+        (True, Lack.DAMAGED, Lack.COMPACTED),
+        (True, Lack.ABSENT, Lack.COMPACTED),
+        (True, Lack.APPLIED, Lack.APPLIED),
+        (False, Lack.DAMAGED, Lack.DAMAGED),
+    ],
+)
+def test_whoever_has_it_in_a_set_says_so_when_it_is_to_be_void(
+    world: World, void: bool, lack: Lack, said: Lack
+) -> None:
+    """The state was saved before that set was taken: what the batch did was thrown away, and given to new nodes."""
+    world.payloads.covered, world.payloads.why = True, lack
+    header = {"term": 4, "asked": 3, **({"void": True} if void else {})}
+    world.repair.on_frame(A, Frame(Kind.FETCH, 0, header, memoryview(ROUTE.pack(*route(5)))))
+    assert [each for _, each in unpack(world.sent[-1][2])] == [said]
+    assert bool(world.payloads.sealed) == (said is Lack.APPLIED)
+
+
 def test_a_follower_goes_on_asking_for_what_is_sealed_and_a_leader_does_not(world: World) -> None:
     """Simulator, seed 33: it waited for a void that it could not take before it had heard of the hole."""
     world.misses(5)

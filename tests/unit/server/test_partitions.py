@@ -306,6 +306,6 @@ def test_a_machine_that_does_not_open_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(partitions, "log", SimpleNamespace(warning=warning))
     rooms, p = made(SimDisk(random.Random(0))), PartitionId(3)
     rooms._kinds[p] = Kind("mine", DurabilityMode.WRITE_AHEAD)
-    rooms._states = cast(Any, SimpleNamespace(open=lambda *_: told.wait(20)))
+    rooms._states = cast(Any, SimpleNamespace(open=lambda *_, **__: told.wait(20)))
     assert rooms._state(p, cast(Any, None), None)
     assert seen == [("state_machine_still_opening", p, "mine")]

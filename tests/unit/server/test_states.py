@@ -4,76 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.state_file import StateFiles
 from dispatcher.upkeep.rebuilding import Rebuilt
-from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Entry, Machine, Position, Space
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionId
 from partitions.machines import kv
 from partitions.machines.guarded import guard
 from partitions.machines.kv import KvMachine
 from server.directory.states import States
-from snapshots.meta import SetMeta
-from snapshots.store import SnapshotStore
+from tests.unit.server.states_world import HERE, STATE, P, World, log_from, position
 from tests.unit.snapshots.states_world import Dump, set_meta
-
-P = PartitionId(0)
-HERE = Path("/n")
-STATE = HERE / "partitions" / "0" / "state"
-
-
-def position(index: int) -> Position:
-    return Position(PartitionLogIndex(index), GlobalLogIndex(index))
-
-
-class World:
-    def __init__(self) -> None:
-        self.disk = SimDisk(random.Random(1))
-        self.files = StateFiles(random.Random(1))
-        self.disk.moved = self.files.moved
-        self.sets = SnapshotStore(self.disk, HERE / "snapshots")
-        self.broken = 0
-        """So many times a state cannot be opened."""
-        self.states = States(
-            disk=self.disk, sets=self.sets, directory_of=lambda p: HERE / "partitions" / str(p), open_machine=self.open
-        )
-
-    def open(self, _: PartitionId, directory: Path) -> Machine:
-        if self.broken:
-            self.broken -= 1
-            raise CorruptData(f"{directory}: broken")
-        return KvMachine(self.files.open(directory, ApplySettings()))
-
-    def saved(self, index: int) -> None:
-        """A state of before, on the disk."""
-        self.disk.make_directory(STATE)
-        file = self.files.open(STATE, ApplySettings())
-        file.write({b"k": b"b%d" % index}, {}, position(index))
-        file.close()
-
-    def set_at(self, index: int) -> SetMeta:
-        writer = self.sets.begin(GlobalLogIndex(index))
-        writer.add(P, "kv", Dump([(Space.STATE, b"k", b"b%d" % index)], index))
-        meta = set_meta(writer.finish())
-        self.sets.complete(writer, meta)
-        return meta
-
-    def spoil(self, index: int) -> None:
-        path = HERE / "snapshots" / f"{index:020d}.states"
-        self.disk.flip(path, len(self.disk.stable(path)) - 12, 1)
-
-    def aside(self) -> list[str]:
-        return [name for name in self.disk.list(STATE.parent) if name.startswith("state.damaged-")]
 
 
 class Refuses(KvMachine):
@@ -94,10 +39,6 @@ class Garbles(KvMachine):
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
         if self.position().applied_index:
             yield b"p" * 16, b"garbage"
-
-
-def log_from(first: int) -> Any:
-    return SimpleNamespace(first_available_index=first)
 
 
 @pytest.fixture

@@ -1,0 +1,60 @@
+"""What has raised in ``apply`` and has moved all the same is given nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.partitions.worker_world import HeldOffload, failures, inline, turn, world
+
+
+@pytest.mark.parametrize("where", ["on a thread", "on the loop"])
+def test_what_has_taken_effect_though_the_machine_raised_is_not_tried_again(where: str) -> None:
+    """A counter counted twice, on this node alone."""
+    with world() if where == "on a thread" else inline() as w:
+        w.machine.fails_late, w.machine.failures = True, failures(1)
+
+        async def story() -> None:
+            w.commit(1)
+            w.notify()
+            await asyncio.sleep(1000)
+            w.notify()
+            await asyncio.sleep(1000)
+
+        w.run(story)
+        assert w.machine.applied == [1]
+        assert (w.states, w.worker.state, w.worker.damage) == (["damaged"], "damaged", None)
+        assert "injected 0" in w.worker.last_error
+        assert "is at 2 all the same, not at 0" in w.worker.last_error
+
+
+def test_nor_once_somebody_resumes_it_who_had_paused_it_meanwhile() -> None:
+    with world(HeldOffload) as w:
+        w.machine.fails_late, w.machine.failures = True, failures(1)
+
+        async def story() -> None:
+            w.commit(1)
+            w.notify()
+            w.worker.pause()
+            w.finish()
+            await turn()
+            assert w.worker.state == "damaged"
+
+        w.run(story)
+        assert w.machine.applied == [1]
+
+
+def test_of_one_that_does_not_say_where_it_is_the_first_error_is_told() -> None:
+    with world(retry_attempts_max=1) as w:
+        w.machine.failures = failures(1)
+        w.machine.position = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+
+        async def story() -> None:
+            w.commit(1)
+            w.notify()
+            await asyncio.sleep(1)
+
+        w.run(story)
+        assert w.worker.state == "paused"
+        assert "injected 0" in w.worker.last_error
