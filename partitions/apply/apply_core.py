@@ -89,14 +89,17 @@ class Cursor:
         if self.state is WorkerState.RETRYING:
             self.state = WorkerState.RUNNING
 
-    def failed(self, *, damaged: bool, attempts_max: int | None) -> None:
-        """Retry so often (None: for ever), then wait for an operator; damaged data is not retried, a pause is kept."""
+    def failed(self, error: BaseException | None, *, damaged: bool, useless: bool, attempts_max: int) -> None:
+        """Retry so often, then wait for an operator; damaged data is not retried, what passes is for ever.
+
+        A pause is kept, but where the state is ``useless``: nothing goes on with it.
+        """
         self.attempts += 1
-        if self.state is WorkerState.PAUSED:
+        if self.state is WorkerState.PAUSED and not useless:
             return
         if damaged:
             self.state = WorkerState.DAMAGED
-        elif attempts_max is not None and self.attempts >= attempts_max:
+        elif self.attempts >= attempts_max and not passes(error):
             self.state, self.gave_up = WorkerState.PAUSED, True
         else:
             self.state = WorkerState.RETRYING

@@ -19,7 +19,7 @@ from logboom.errors import CorruptData, Unavailable, traced
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState, passes
+from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
 from partitions.apply.apply_counts import Ages, ApplyCounts
 from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
@@ -424,11 +424,9 @@ class ApplyWorker:
         self.dedupe.rollback()
         self.counts.failures += 1
         self.last_error = repr(error)
-        self.damage = error if isinstance(error, DamagedBatch) else None
-        attempts_max = None if passes(error) else self._settings.retry_attempts_max
-        self._cursor.failed(damaged=isinstance(error, CorruptData), attempts_max=attempts_max)
-        if isinstance(error, CorruptData) and self.damage is None and not self._closing:
-            self._cursor.state = WorkerState.DAMAGED  # be it paused: nothing goes on with this state; see ``hand_over``
+        corrupt, self.damage = isinstance(error, CorruptData), error if isinstance(error, DamagedBatch) else None
+        useless = corrupt and self.damage is None and not self._closing
+        self._cursor.failed(error, damaged=corrupt, useless=useless, attempts_max=self._settings.retry_attempts_max)
         log.error(
             "apply_failed",
             partition=self.log.partition_id,
