@@ -239,11 +239,14 @@ class _Copy:
         for partition, (last_index, digest) in log_tails(meta).items():
             archive, voids = self._target.log(partition), voids_of(meta, partition)
             known = {void.last_index for void in voids}
-            for gap in archive.gaps(last_index):
-                if self._log(archive, known, *gap) and self._target.contents is not None:
+            for after, through, before in archive.gaps(last_index):
+                gone = self._log(archive, known, after, through, before)
+                # Of a gap in front of what is here it says nothing about the set.
+                if gone and through == last_index and self._target.contents is not None:
                     archive.note_nothing(last_index, digest, self._target.contents.cluster)
             try:
                 archive.run_to(last_index, digest, voids)
+                archive.remove_notes()
             except CorruptData as error:
                 raise WrongNode(
                     f"{archive.directory} is of another history, or damaged: `logboom verify {self._target.path}` "

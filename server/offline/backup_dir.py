@@ -54,6 +54,7 @@ LOCK: Final = "lock"
 FILE_BYTES: Final = 32 << 20
 """Of batches in one file, about."""
 OURS: Final = re.compile(rf"{INDEX}(\.new)?|{LOGS}|{LOCK}|{re.escape(LOST_AND_FOUND)}")
+NOTE: Final = re.compile(rf"[0-9]{{20}}{re.escape(NOTHING)}")
 KEPT_IN_LOGS: Final = "log"
 """State machine whose records are in its log and nowhere else."""
 
@@ -252,6 +253,17 @@ class LogArchive:
         self._disk.make_directory(self.directory)
         raw = encode_nothing(self.partition_id, last_index=last_index, digest=digest, cluster=cluster_hash(cluster))
         self._disk.replace_file(self._nothing(last_index), raw)
+
+    def remove_notes(self) -> None:
+        """Those of what is here after all: once it is lost they would say that it never was."""
+        spans, removed = self.spans(), False
+        for note in self.notes():
+            index = int(note.stem) if NOTE.fullmatch(note.name) else 0
+            if any(span.first_index <= index <= span.last_index for span in spans):
+                self._disk.remove(note)
+                removed = True
+        if removed:
+            self._disk.sync_directory(self.directory)
 
     def notes(self) -> list[Path]:
         """Of what ``note_nothing`` was told."""

@@ -99,6 +99,7 @@ def _log(
 ) -> dict[End, int]:
     """Returns what is missing of ``needed``."""
     missing = {end: at for end, at in needed.items() if end not in {(void.last_index, void.digest) for void in voids}}
+    notes = _notes(archive, report)
     before: Span | None = None
     for file in archive.paths():
         report.count("batch_files")
@@ -116,15 +117,25 @@ def _log(
         if before is not None:
             _joint(file, before, span, voids, report)
         for _, batch in batches:
-            missing.pop((batch.last_index, batch.digest), None)
+            end = batch.last_index, batch.digest
+            missing.pop(end, None)
+            if end in notes:
+                problem = f"it says that nothing is left of what {file.name} has: should that be lost, nobody is told"
+                report.note(notes[end], problem, "remove it, or back up again")
         before = span
+    return {end: at for end, at in missing.items() if end not in notes}
+
+
+def _notes(archive: LogArchive, report: Report) -> dict[End, Path]:
+    """Of what the cluster had nothing."""
+    found = {}
     for file in archive.notes():
         report.count("batch_files")
         try:
-            missing.pop(archive.noted(file), None)
+            found[archive.noted(file)] = file
         except (CorruptData, IncompatibleVersion) as error:
             report.error(file, error, AGAIN)
-    return missing
+    return found
 
 
 def _joint(file: Path, before: Span, span: Span, voids: Sequence[Void], report: Report) -> None:

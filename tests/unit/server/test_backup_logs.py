@@ -18,7 +18,11 @@ from server.offline.backup import Done, backup
 from server.offline.backup_dir import LogArchive
 from server.offline.verify import verify
 from server.world.disk_os import OsDisk
-from tests.unit.dispatcher.installing_world import LOG, G, Source, Wire
+from snapshots.states import StatesWriter
+from tests.unit.dispatcher.installing_world import COUNT, LOG, G, Source, Wire
+from tests.unit.partitions.batches import chain
+from tests.unit.partitions.compaction_world import append, commit
+from tests.unit.snapshots.states_world import Dump, entries
 
 
 class Nodes:
@@ -273,3 +277,89 @@ def test_where_one_node_has_something_that_is_no_note(whole: Source, tmp_path: P
     _, batches = taken(Nodes(n1=gone[0], n2=whole, n3=gone[1]), tmp_path / "kept")
     assert len(batches) == len(whole.batches)
     assert not list((tmp_path / "kept" / "logs" / str(LOG)).glob("*.nothing"))
+
+
+class Sound(Source):
+    """``verify`` finds nothing wrong with its sets, and so looks for the logs up to them."""
+
+    def written_by(self, writer: StatesWriter) -> StatesWriter:
+        writer.add(LOG, "log", Dump(entries(3), self.batches[-1].last_index))
+        writer.add(PartitionId(LOG + 1), "kv", Dump(entries(3), 0))
+        return writer
+
+
+def goes_on(nodes: Nodes) -> None:
+    """More is written to the log, and the next set ends there."""
+    nodes.at = GlobalLogIndex(nodes.at + 100)
+    for source in nodes.nodes.values():
+        more = chain(COUNT + 10)[len(source.batches) :]
+        append(source.log, more)
+        commit(source.log, more, start=len(source.batches))
+        source.batches += more
+        source.set_at(nodes.at)
+
+
+def trimmed() -> Nodes:
+    """All have lost the first records."""
+    return Nodes(**{n: cut_off(Sound(n, Wire(), big=10), first=20) for n in ("n1", "n2", "n3")})
+
+
+def test_what_was_gone_before_the_first_backup_is_no_note_of_the_next(tmp_path: Path) -> None:
+    """Found by review: each later one noted that nothing was left of what it had just copied."""
+    nodes, kept = trimmed(), tmp_path / "kept"
+    taken(nodes, kept)
+    goes_on(nodes)
+    taken(nodes, kept)
+    archive = LogArchive(OsDisk(), kept / "logs" / str(LOG), PartitionId(LOG))
+    assert (archive.notes(), noticed(kept)) == ([], [])
+    archive.paths()[-1].unlink()
+    assert noticed(kept) == [str(archive.directory)]
+    end = nodes.nodes["n1"].batches[-1]
+    with pytest.raises(CorruptData):
+        archive.run_to(end.last_index, end.digest)
+
+
+def test_a_note_beside_what_it_is_of_is_told_and_goes_with_the_next_backup(tmp_path: Path) -> None:
+    nodes, kept = trimmed(), tmp_path / "kept"
+    taken(nodes, kept)
+    archive = LogArchive(OsDisk(), kept / "logs" / str(LOG), PartitionId(LOG))
+    end = nodes.nodes["n1"].batches[-1]
+    archive.note_nothing(end.last_index, end.digest, "c")
+    (note,) = archive.notes()
+    assert noticed(kept) == [str(note)]
+    goes_on(nodes)
+    taken(nodes, kept)
+    assert (archive.notes(), noticed(kept)) == ([], [])
+
+
+def test_a_note_goes_once_another_node_has_given_what_it_is_of(tmp_path: Path) -> None:
+    whole = Sound("n2", Wire(), big=10)
+    nodes, kept = Nodes(n1=emptied(Sound("n1", Wire(), big=10)), n2=whole, n3=whole), tmp_path / "kept"
+    archive = LogArchive(OsDisk(), kept / "logs" / str(LOG), PartitionId(LOG))
+    taken(nodes, kept, node="n1")
+    assert len(archive.notes()) == 1
+    _, batches = taken(nodes, kept)
+    assert (len(batches), archive.notes(), noticed(kept)) == (len(whole.batches), [], [])
+
+
+def test_a_note_stays_beside_what_was_written_after_it(tmp_path: Path) -> None:
+    nodes = Nodes(**{n: emptied(Sound(n, Wire(), big=10)) for n in ("n1", "n2", "n3")})
+    kept = tmp_path / "kept"
+    taken(nodes, kept)
+    goes_on(nodes)
+    _, batches = taken(nodes, kept)
+    archive = LogArchive(OsDisk(), kept / "logs" / str(LOG), PartitionId(LOG))
+    assert (len(batches), len(archive.notes()), noticed(kept)) == (10, 1, [])
+
+
+def test_what_is_gone_in_front_lets_no_set_in_that_ends_otherwise(tmp_path: Path) -> None:
+    """Found by review: of a log that began at 1 such a set was refused, of any other it was listed."""
+    nodes, kept = trimmed(), tmp_path / "kept"
+    taken(nodes, kept)
+    nodes.at = GlobalLogIndex(G + 1)
+    for source in nodes.nodes.values():
+        source.digest = b"another history."
+        source.set_at(nodes.at)
+    with pytest.raises(WrongNode):
+        taken(nodes, kept)
+    assert not list((kept / "logs" / str(LOG)).glob("*.nothing"))
