@@ -88,9 +88,8 @@ class Choosing:
         now = self.of(partition_id)
         log.info("partition_set", partition=partition_id, ack=str(now.ack), linearizable=now.linearizable)
         self._pipeline.pending.acknowledge_anew(partition_id)
-        worker = self._pipeline.workers.get(partition_id)
-        if worker is not None and worker.is_paused:
-            self._pipeline.submitting.paused(partition_id)  # more may wait for that than before
+        for paused in [p for p, worker in self._pipeline.workers.items() if worker.is_paused]:
+            self._pipeline.submitting.paused(paused)  # more may wait for that than before, of several partitions' too
         self._answer(choice.token, now)
         return ""
 

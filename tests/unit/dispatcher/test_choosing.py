@@ -21,6 +21,7 @@ from logboom.errors import (
     NoSuchPartition,
     NotLeader,
     PartitionDestroyed,
+    PartitionPaused,
     Unavailable,
     UnknownOutcome,
 )
@@ -56,8 +57,13 @@ class Leader(Stage):
         self.pending = SimpleNamespace(acknowledge_anew=self.anew.append)
         self.choosing = Choosing(cast(Any, self), missing=self.partitioning.missing)
         self.clock = SimpleNamespace(monotonic=lambda: 0.0)
+        for partition_id in self.workers:
+            self.opened(partition_id)
         if agreed:
             self.parent.control(2, 1, agreeing([PARTITION_SETTINGS]))
+
+    def opened(self, partition_id: PartitionId) -> None:
+        self.workers[partition_id] = SimpleNamespace(is_paused=False)
 
     def choose(self, partition: int, chosen: Chosen = DURABLE, *, token: int = 1) -> Any:
         return self.choosing.choose(PartitionId(partition), chosen, token.to_bytes(16, "big"), self.told.append)
@@ -88,6 +94,25 @@ class TestChoosing:
             leader.hand_up()
             assert told == [B] * is_paused
             assert leader.anew == [B] * (1 + is_paused)
+
+    def test_nor_is_another_partition_of_his_request_applied(self) -> None:
+        """It was paused before; he waited for its commit until now, and would have waited for nothing."""
+        leader, desk = Leader(), Desk()
+        leader.cluster = ClusterSettings(partitions=2, ack=Ack.COMMITTED)
+        desk.pending._level_of = lambda asked, partitions: acknowledged_at(
+            asked, partitions, leader.cluster, leader.parent.chosen
+        )
+        leader.pending = desk.pending  # type: ignore[assignment]
+        leader.submitting.paused = lambda p: desk.pending.paused(
+            p, lambda: PartitionPaused("p", partition_id=p, outcome="unknown")
+        )
+        leader.workers[B].is_paused = True
+        _, both = desk.submit(None, [A, B])  # type: ignore[arg-type]
+        _, elsewhere = desk.submit(None, [B])  # type: ignore[arg-type]
+        leader.choose(A, LINEARIZABLE)
+        leader.hand_up()
+        assert [(type(each), each.fields["partition_id"]) for each in both] == [(PartitionPaused, B)]  # type: ignore[union-attr]
+        assert elsewhere == []
 
     def test_who_follows_takes_it_as_well(self) -> None:
         leader, follower = Leader(), Leader()
@@ -130,6 +155,7 @@ class TestChoosing:
     def test_one_that_is_destroyed(self) -> None:
         leader = Leader()
         leader.recovery.remove(A)
+        leader.workers[B] = None
         leader.partitioning.destroy(B, lambda _: None)
         leader.choose(B)  # behind that
         leader.commit()
