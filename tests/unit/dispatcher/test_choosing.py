@@ -213,6 +213,38 @@ class TestChoosing:
         leader.hand_up()
         assert leader.told == [(B, Ack.DURABLE, False)]
 
+    @pytest.mark.parametrize("why", ["room", "capacity", "trial", "log"])
+    def test_nothing_is_agreed_on_for_a_creation_that_is_refused(self, why: str) -> None:
+        """There would be no way back to an earlier release, for nothing."""
+        leader = Leader(agreed=False)
+
+        def refuses(*_: Any) -> None:
+            raise InvalidRequest("no")
+
+        if why == "room":
+            leader.rooms.check_room = refuses
+        elif why == "capacity":
+            leader.partitioning.capacity.check = refuses  # type: ignore[method-assign]
+        elif why == "trial":
+            leader.trial = refuses
+            leader.offload.submit = lambda job, done: done(None, InvalidRequest("no"))
+        else:
+            leader.parent.lifecycle = leader.parent.lifecycle._replace(next_id=PARTITIONS_MAX)
+        with suppress(InvalidRequest):
+            leader.partitioning.create(KV, bytes(16), leader.told.append, DURABLE)
+            leader.work()
+            raise leader.told.pop()
+        assert leader.proposed == []
+
+    def test_a_machine_is_tried_before_it_is_agreed_on_that_one_is_created_with_it(self) -> None:
+        leader = Leader(agreed=False)
+        leader.trial = lambda _: setattr(leader, "trial", None)
+        leader.partitioning.create(KV, bytes(16), leader.told.append, DURABLE)
+        assert leader.proposed == []
+        leader.work()
+        assert [str(each) for each in leader.told] == ["partition_settings is being agreed on; try again"]
+        assert leader.proposed == [agreeing([PARTITION_SETTINGS])]
+
     def test_a_partition_is_created_with_it(self) -> None:
         leader = Leader()
         leader.partitioning.create(KV, bytes(16), leader.told.append, Chosen(Ack.COMMITTED, linearizable=True))
