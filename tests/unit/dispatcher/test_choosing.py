@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,6 +30,7 @@ from logboom.settings import ClusterSettings, PartitionSettings, RaftSettings
 from logboom.types import PARTITION_SETTINGS, Ack, Level, NodeId, PartitionId
 from raftlog.entries.agreed import agreeing
 from raftlog.entries.chosen import NOTHING, Chosen
+from raftlog.entries.lifecycle import ID_MAX, Lifecycle
 from tests.unit.dispatcher.pending_desk import PRODUCER, RECORDS, Desk
 from tests.unit.dispatcher.stage import KV, Stage
 
@@ -213,27 +215,27 @@ class TestChoosing:
         leader.hand_up()
         assert leader.told == [(B, Ack.DURABLE, False)]
 
-    @pytest.mark.parametrize("why", ["room", "capacity", "trial", "log"])
+    @pytest.mark.parametrize("why", ["room", "capacity", "log"])
     def test_nothing_is_agreed_on_for_a_creation_that_is_refused(self, why: str) -> None:
-        """There would be no way back to an earlier release, for nothing."""
+        """It closed the way back to an earlier release, for nothing."""
         leader = Leader(agreed=False)
-
-        def refuses(*_: Any) -> None:
-            raise InvalidRequest("no")
-
+        refuses = Mock(side_effect=InvalidRequest("no"))
         if why == "room":
             leader.rooms.check_room = refuses
         elif why == "capacity":
             leader.partitioning.capacity.check = refuses  # type: ignore[method-assign]
-        elif why == "trial":
-            leader.trial = refuses
-            leader.offload.submit = lambda job, done: done(None, InvalidRequest("no"))
         else:
-            leader.parent.lifecycle = leader.parent.lifecycle._replace(next_id=PARTITIONS_MAX)
-        with suppress(InvalidRequest):
+            leader.parent.lifecycle = Lifecycle(next_id=ID_MAX)
+        with pytest.raises(InvalidRequest):
             leader.partitioning.create(KV, bytes(16), leader.told.append, DURABLE)
-            leader.work()
-            raise leader.told.pop()
+        assert leader.proposed == []
+
+    def test_nor_for_one_whose_machine_cannot_be_opened(self) -> None:
+        leader = Leader(agreed=False)
+        leader.trial = lambda _: None
+        leader.offload.submit = lambda job, done: leader.jobs.append(lambda: done(None, ValueError("no")))
+        leader.partitioning.create(KV, bytes(16), leader.told.append, DURABLE)
+        assert [str(each) for each in leader.work()] == ["it cannot be opened: ValueError('no')"]
         assert leader.proposed == []
 
     def test_a_machine_is_tried_before_it_is_agreed_on_that_one_is_created_with_it(self) -> None:
