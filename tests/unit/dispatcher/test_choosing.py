@@ -146,6 +146,20 @@ class TestChoosing:
         leader.hand_up()
         assert leader.told == [(B, Ack.DURABLE, False)] * 2
 
+    @pytest.mark.parametrize(("partition", "chosen"), [(A, DURABLE), (B, LINEARIZABLE)])
+    def test_who_asks_for_something_else_with_a_token_that_is_under_way_is_not_told_of_that(
+        self, partition: PartitionId, chosen: Chosen
+    ) -> None:
+        """It was not proposed, and he was told that it counts."""
+        leader = Leader()
+        leader.choose(B)
+        leader.choose(partition, chosen)
+        leader.hand_up()
+        assert leader.told == [(B, Ack.DURABLE, False)]
+        leader.hand_up()
+        assert leader.told[1:] == [leader.choosing.of(partition)]
+        assert leader.parent.chosen[partition] == (DURABLE if partition == A else DURABLE.then(LINEARIZABLE))
+
     @pytest.mark.parametrize("partition", [2, 9])
     def test_one_that_there_is_not(self, partition: int) -> None:
         leader = Leader()
