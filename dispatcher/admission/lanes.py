@@ -57,11 +57,11 @@ class Waiting:
         refusal: Refusal,
         admitted: Callable[[Ticket], None],
         failed: Callable[[LogboomError], None],
-        paused: Callable[[PartitionId], LogboomError] | None = None,
+        paused: Callable[[PartitionId], LogboomError | None] = lambda _: None,
     ) -> None:
         """``until`` it waits, ``deadline`` is the request's; ``owner``: whoever may disconnect.
 
-        ``paused``: it is not answered before it is applied; what it is told when one of its partitions applies nothing.
+        ``paused``: what it is told when one of its partitions applies nothing; None: it is answered before it would be.
         """
         self.parts, self.nbytes = parts, nbytes
         self.principal, self.owner = principal, owner

@@ -206,8 +206,9 @@ class WaitingRoom:
     def paused(self, partition_id: PartitionId) -> None:
         """A partition applies nothing any more: those that are not answered before it has are told."""
         for waiting in self._at(partition_id):
-            if waiting.paused is not None:
-                self.leave(waiting, waiting.paused(partition_id))
+            error = waiting.paused(partition_id)
+            if error is not None:
+                self.leave(waiting, error)
 
     def _at(self, partition_id: PartitionId) -> list[Waiting]:
         return [w for w in self._all if any(p == partition_id for p, _, _ in w.parts)]

@@ -41,8 +41,8 @@ class Choosing:
         """``missing`` tells why this node does not serve a partition."""
         self._pipeline = pipeline
         self._missing = missing
-        self._waiting: dict[bytes, list[Done]] = {}
-        """By the token of what was proposed here."""
+        self._waiting: dict[Choice, list[Done]] = {}
+        """By what was proposed here."""
 
     def of(self, partition_id: PartitionId) -> Acknowledgement:
         """As far as the parent log is handed up here."""
@@ -50,7 +50,7 @@ class Choosing:
         return Acknowledgement(partition_id, *acknowledgement(pipeline.cluster, pipeline.parent.chosen, partition_id))
 
     def choose(self, partition_id: PartitionId, chosen: Chosen, token: bytes, done: Done) -> Callable[[], None]:
-        """Leader only. ``done`` gets what counts from then on, once it does. Asked again with a ``token``: the same.
+        """Leader only. ``done`` gets what counts from then on, once it does. The same again with its ``token``: one.
 
         Returns the way to wait no longer: what was proposed goes on without.
 
@@ -64,16 +64,16 @@ class Choosing:
         pipeline.agreement.check(PARTITION_SETTINGS)
         if max(len(self._waiting), sum(map(len, self._waiting.values()))) >= WAITERS_MAX:
             raise Unavailable("many wait for settings already; try again", retry_after=1.0)
-        if token not in self._waiting:
-            choice = Choice(partition_id, pipeline.cluster.partitions, chosen, token)
+        choice = Choice(partition_id, pipeline.cluster.partitions, chosen, token)
+        if choice not in self._waiting:
             pipeline.raft.propose_control(choice.fields())
-        self._waiting.setdefault(token, []).append(done)
-        return partial(self._leave, token, done)
+        self._waiting.setdefault(choice, []).append(done)
+        return partial(self._leave, choice, done)
 
-    def _leave(self, token: bytes, done: Done) -> None:
-        """What was proposed goes on: its token stays, until it is handed up or lost."""
-        if done in self._waiting.get(token, ()):
-            self._waiting[token].remove(done)
+    def _leave(self, choice: Choice, done: Done) -> None:
+        """What was proposed goes on, and stays here until it is handed up or lost."""
+        if done in self._waiting.get(choice, ()):
+            self._waiting[choice].remove(done)
 
     def handed_up(self, fields: Mapping[str, Any]) -> str:
         """A control entry of ``raftlog.entries.chosen``; why it has no effect, empty: it has. Raises CorruptData."""
@@ -83,22 +83,21 @@ class Choosing:
         if refused:
             log.warning("partition_set_refused", partition=partition_id, reason=refused)
             lives = parent.lifecycle.lives(partition_id, self._pipeline.cluster.partitions)
-            self._answer(choice.token, InvalidRequest(refused) if lives else self._missing(partition_id))
+            self._answer(choice, InvalidRequest(refused) if lives else self._missing(partition_id))
             return refused
         now = self.of(partition_id)
         log.info("partition_set", partition=partition_id, ack=str(now.ack), linearizable=now.linearizable)
         self._pipeline.pending.acknowledge_anew(partition_id)
-        worker = self._pipeline.workers.get(partition_id)
-        if worker is not None and worker.is_paused:
-            self._pipeline.submitting.paused(partition_id)  # more may wait for that than before
-        self._answer(choice.token, now)
+        for paused in [p for p, worker in self._pipeline.workers.items() if worker.is_paused]:
+            self._pipeline.submitting.paused(paused)  # more may wait for that than before, of several partitions' too
+        self._answer(choice, now)
         return ""
 
-    def _answer(self, token: bytes, answer: Acknowledgement | LogboomError) -> None:
-        for done in self._waiting.pop(token, ()):
+    def _answer(self, choice: Choice, answer: Acknowledgement | LogboomError) -> None:
+        for done in self._waiting.pop(choice, ()):
             done(answer)
 
     def lost_leadership(self) -> None:
         """What was proposed may be handed up, or not."""
-        for token in list(self._waiting):
-            self._answer(token, UnknownOutcome("leadership was lost before it was committed; ask again"))
+        for choice in list(self._waiting):
+            self._answer(choice, UnknownOutcome("leadership was lost before it was committed; ask again"))

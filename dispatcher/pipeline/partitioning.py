@@ -163,8 +163,6 @@ class Partitioning:
         asked = [p for p, change in self._proposed.items() if change.token == token]
         known = self.lifecycle.with_token(token) if not asked else asked[0]
         if known is None:
-            if chosen != NOTHING:
-                self._pipeline.agreement.check(PARTITION_SETTINGS)
             created = [p for p, change in self._proposed.items() if change.kind is not None]
             more = 1 + len(created) + len(self._opening)
             self._rooms.check_room(more)
@@ -237,6 +235,8 @@ class Partitioning:
         refused = lifecycle.refuses(change)
         if refused:
             raise InvalidRequest(refused)
+        if change.chosen != NOTHING:  # last of all: there is no way back from what is agreed on
+            self._pipeline.agreement.check(PARTITION_SETTINGS)
         self._pipeline.raft.propose_control(change.fields())
         self._proposed[change.partition_id] = change
         self._ahead = lifecycle.after(change)

@@ -118,7 +118,7 @@ class Submitting:
             refusal=found,
             admitted=lambda ticket: self._propose_after_all(kept, ticket, done),
             failed=done,
-            paused=(lambda p: self._held_up(kept, p)) if self._waits_for_apply(request) else None,
+            paused=lambda p: self._held_up(kept, p) if self._waits_for_apply(kept) else None,
         )
         self.waiting.enter(waiting)
         self._set_alarm()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +22,7 @@ from logboom.errors import (
     NoSuchPartition,
     NotLeader,
     PartitionDestroyed,
+    PartitionPaused,
     Unavailable,
     UnknownOutcome,
 )
@@ -28,6 +30,7 @@ from logboom.settings import ClusterSettings, PartitionSettings, RaftSettings
 from logboom.types import PARTITION_SETTINGS, Ack, Level, NodeId, PartitionId
 from raftlog.entries.agreed import agreeing
 from raftlog.entries.chosen import NOTHING, Chosen
+from raftlog.entries.lifecycle import ID_MAX, Lifecycle
 from tests.unit.dispatcher.pending_desk import PRODUCER, RECORDS, Desk
 from tests.unit.dispatcher.stage import KV, Stage
 
@@ -56,8 +59,13 @@ class Leader(Stage):
         self.pending = SimpleNamespace(acknowledge_anew=self.anew.append)
         self.choosing = Choosing(cast(Any, self), missing=self.partitioning.missing)
         self.clock = SimpleNamespace(monotonic=lambda: 0.0)
+        for partition_id in self.workers:
+            self.opened(partition_id)
         if agreed:
             self.parent.control(2, 1, agreeing([PARTITION_SETTINGS]))
+
+    def opened(self, partition_id: PartitionId) -> None:
+        self.workers[partition_id] = SimpleNamespace(is_paused=False)
 
     def choose(self, partition: int, chosen: Chosen = DURABLE, *, token: int = 1) -> Any:
         return self.choosing.choose(PartitionId(partition), chosen, token.to_bytes(16, "big"), self.told.append)
@@ -89,6 +97,25 @@ class TestChoosing:
             assert told == [B] * is_paused
             assert leader.anew == [B] * (1 + is_paused)
 
+    def test_nor_is_another_partition_of_his_request_applied(self) -> None:
+        """It was paused before; he waited for its commit until now, and would have waited for nothing."""
+        leader, desk = Leader(), Desk()
+        leader.cluster = ClusterSettings(partitions=2, ack=Ack.COMMITTED)
+        desk.pending._level_of = lambda asked, partitions: acknowledged_at(
+            asked, partitions, leader.cluster, leader.parent.chosen
+        )
+        leader.pending = desk.pending  # type: ignore[assignment]
+        leader.submitting.paused = lambda p: desk.pending.paused(
+            p, lambda: PartitionPaused("p", partition_id=p, outcome="unknown")
+        )
+        leader.workers[B].is_paused = True
+        _, both = desk.submit(None, [A, B])  # type: ignore[arg-type]
+        _, elsewhere = desk.submit(None, [B])  # type: ignore[arg-type]
+        leader.choose(A, LINEARIZABLE)
+        leader.hand_up()
+        assert [(type(each), each.fields["partition_id"]) for each in both] == [(PartitionPaused, B)]  # type: ignore[union-attr]
+        assert elsewhere == []
+
     def test_who_follows_takes_it_as_well(self) -> None:
         leader, follower = Leader(), Leader()
         leader.choose(B, LINEARIZABLE)
@@ -119,6 +146,20 @@ class TestChoosing:
         leader.hand_up()
         assert leader.told == [(B, Ack.DURABLE, False)] * 2
 
+    @pytest.mark.parametrize(("partition", "chosen"), [(A, DURABLE), (B, LINEARIZABLE)])
+    def test_who_asks_for_something_else_with_a_token_that_is_under_way_is_not_told_of_that(
+        self, partition: PartitionId, chosen: Chosen
+    ) -> None:
+        """It was not proposed, and he was told that it counts."""
+        leader = Leader()
+        leader.choose(B)
+        leader.choose(partition, chosen)
+        leader.hand_up()
+        assert leader.told == [(B, Ack.DURABLE, False)]
+        leader.hand_up()
+        assert leader.told[1:] == [leader.choosing.of(partition)]
+        assert leader.parent.chosen[partition] == (DURABLE if partition == A else DURABLE.then(LINEARIZABLE))
+
     @pytest.mark.parametrize("partition", [2, 9])
     def test_one_that_there_is_not(self, partition: int) -> None:
         leader = Leader()
@@ -130,6 +171,7 @@ class TestChoosing:
     def test_one_that_is_destroyed(self) -> None:
         leader = Leader()
         leader.recovery.remove(A)
+        leader.workers[B] = None
         leader.partitioning.destroy(B, lambda _: None)
         leader.choose(B)  # behind that
         leader.commit()
@@ -186,6 +228,38 @@ class TestChoosing:
         leader.choose(B)
         leader.hand_up()
         assert leader.told == [(B, Ack.DURABLE, False)]
+
+    @pytest.mark.parametrize("why", ["room", "capacity", "log"])
+    def test_nothing_is_agreed_on_for_a_creation_that_is_refused(self, why: str) -> None:
+        """It closed the way back to an earlier release, for nothing."""
+        leader = Leader(agreed=False)
+        refuses = Mock(side_effect=InvalidRequest("no"))
+        if why == "room":
+            leader.rooms.check_room = refuses
+        elif why == "capacity":
+            leader.partitioning.capacity.check = refuses  # type: ignore[method-assign]
+        else:
+            leader.parent.lifecycle = Lifecycle(next_id=ID_MAX)
+        with pytest.raises(InvalidRequest):
+            leader.partitioning.create(KV, bytes(16), leader.told.append, DURABLE)
+        assert leader.proposed == []
+
+    def test_nor_for_one_whose_machine_cannot_be_opened(self) -> None:
+        leader = Leader(agreed=False)
+        leader.trial = lambda _: None
+        leader.offload.submit = lambda job, done: leader.jobs.append(lambda: done(None, ValueError("no")))
+        leader.partitioning.create(KV, bytes(16), leader.told.append, DURABLE)
+        assert [str(each) for each in leader.work()] == ["it cannot be opened: ValueError('no')"]
+        assert leader.proposed == []
+
+    def test_a_machine_is_tried_before_it_is_agreed_on_that_one_is_created_with_it(self) -> None:
+        leader = Leader(agreed=False)
+        leader.trial = lambda _: setattr(leader, "trial", None)
+        leader.partitioning.create(KV, bytes(16), leader.told.append, DURABLE)
+        assert leader.proposed == []
+        leader.work()
+        assert [str(each) for each in leader.told] == ["partition_settings is being agreed on; try again"]
+        assert leader.proposed == [agreeing([PARTITION_SETTINGS])]
 
     def test_a_partition_is_created_with_it(self) -> None:
         leader = Leader()

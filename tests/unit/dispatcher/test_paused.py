@@ -35,7 +35,12 @@ class Paused(Node):
         pipeline.workers, pipeline.node_id = self.workers, "n1"
 
     def request(
-        self, wait: Level, *partitions: PartitionId, sequence: int = 0, wait_s: float = 0.0, producer: bytes = PRODUCER
+        self,
+        wait: Level | None,
+        *partitions: PartitionId,
+        sequence: int = 0,
+        wait_s: float = 0.0,
+        producer: bytes = PRODUCER,
     ) -> SubmitRequest:
         now, parts = self.loop.now, tuple(SubmitPart(p, sequence, 0, ONE) for p in partitions)
         number = ProducerId(producer)
@@ -147,6 +152,26 @@ def test_who_waits_for_admission_is_told_when_it_is_paused(node: Paused) -> None
     assert stays == []
     node.play(lambda: taken.release(A))
     assert stays == ["admitted"]
+
+
+@pytest.mark.parametrize("linearizable", [True, False])
+def test_who_waits_for_admission_is_told_by_what_his_partition_says_by_then(node: Paused, linearizable: bool) -> None:
+    """What is set while he waits counts for him: he was judged by what counted when he came."""
+    pipeline: Any = node.submitting._pipeline
+    before, after = (Level.COMMITTED, Level.APPLIED) if linearizable else (Level.APPLIED, Level.COMMITTED)
+    pipeline.level_of = lambda asked, _: before if asked is None else asked
+    node.workers[A].is_paused = False
+    taken = node.admission.admit([(A, 4, 10)], node.loop.now)
+    silent, says = (node.submit(wait, A, wait_s=10.0) for wait in (None, before))
+    pipeline.level_of = lambda asked, _: after if asked is None else asked
+    node.workers[A].is_paused = True
+    node.submitting.paused(A)
+    told, stays = (silent, says) if linearizable else (says, silent)
+    assert [(type(error), error.outcome) for error in told] == [(PartitionPaused, "not_applied")]
+    assert stays == []
+    node.play(lambda: taken.release(A))
+    assert stays == ["admitted"]
+    assert len(told) == 1
 
 
 def test_who_waits_with_the_numbers_of_what_is_on_its_way_is_not_told_that_nothing_has_happened(node: Paused) -> None:
