@@ -20,6 +20,8 @@ BARRIER_EARLY_S: Final = 1.0
 """So long before its deadline nobody's barrier is over."""
 BACKOFF_MIN_S: Final = 0.01
 BACKOFF_MAX_S: Final = 0.5
+AWAY_MAX_S: Final = 2.0
+"""Between attempts of whoever is sent from node to node: where nobody leads all who wait are, as long as that lasts."""
 REDIRECTS_MAX: Final = 3
 
 
@@ -59,6 +61,11 @@ def is_final(error: LogboomError, left_s: float) -> bool:
     return isinstance(error, BarrierTimeout) and left_s <= BARRIER_EARLY_S
 
 
+def is_sent_away(error: LogboomError) -> bool:
+    """Of a node that hears of no leader: others are to be asked for what is waited for."""
+    return isinstance(error, BarrierTimeout) and bool(error.fields.get("retry_after"))
+
+
 class Attempts:
     """What became of one request's attempts, and when the next one is due."""
 
@@ -75,14 +82,18 @@ class Attempts:
         cluster, self._last = self._cluster, error
         cluster.heard(error)
         self._doubt |= self._writes and error.outcome != "not_applied"
-        wait = 0.0
+        wait, left = 0.0, self._deadline - cluster.now
         if isinstance(error, NotLeader) and error.fields.get("leader") and self._redirects < REDIRECTS_MAX:
             self._redirects += 1
         else:
             self._redirects = 0
-            wait = max(float(error.fields.get("retry_after") or 0.0), self._pause) * (0.5 + cluster.chance())
-            self._pause = min(self._pause * 2, BACKOFF_MAX_S)
-        final = cluster.closed or not error.retryable or is_final(error, self._deadline - cluster.now)
+            away = is_sent_away(error)
+            pause = min(self._pause, AWAY_MAX_S if away else BACKOFF_MAX_S)
+            self._pause = pause * 2
+            wait = max(float(error.fields.get("retry_after") or 0.0), pause) * (0.5 + cluster.chance())
+            if away:
+                wait = min(wait, max(0.0, left - BARRIER_EARLY_S))  # then whoever is asked keeps it to its end
+        final = cluster.closed or not error.retryable or is_final(error, left)
         if final or cluster.now + wait >= self._deadline:
             if self._doubt and error.outcome == "not_applied":
                 raise _doubtful(error, final=final) from error

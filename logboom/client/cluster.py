@@ -340,13 +340,15 @@ class Cluster(Lookout):
         writes: bool = False,
         grace: float = 0.0,
         failed: LogboomError | None = None,
+        attempts: Attempts | None = None,
     ) -> T:
         """Jittered exponential backoff; a redirect is followed at once (but not for ever).
 
         With ``writes``, errors raised tell whether any attempt may have taken effect. ``grace``:
-        seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made before.
+        seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made before;
+        ``attempts``: it was one of these.
         """
-        attempts = Attempts(self, deadline=deadline, writes=writes)
+        attempts = attempts or Attempts(self, deadline=deadline, writes=writes)
         refreshed = False
         if isinstance(failed, NoSuchPartition):
             failed, refreshed = await self.unknown(failed, refreshed=False, deadline=deadline)

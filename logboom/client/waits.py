@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from logboom.client import tracing
-from logboom.client.attempts import is_final, seconds
+from logboom.client.attempts import Attempts, is_final, is_sent_away, seconds
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
 from logboom.client.parts import check_partition, partition_ids
@@ -239,6 +239,7 @@ class Waits:
     ) -> AsyncGenerator[Frame, None]:
         """Of a streamed reply, at another node when one is lost. Without ``deadline`` each has ``patience``."""
         failed: LogboomError | None = None
+        attempts: Attempts | None = None
         self._cluster.begin()
         while True:
 
@@ -247,7 +248,11 @@ class Waits:
                 return await anext(stream, None), stream
 
             until = self._cluster.now + patience if deadline is None else deadline
-            frame, rest = await self._cluster.retry(where, begin, deadline=until, grace=grace, failed=failed)
+            if failed is None or not is_sent_away(failed):  # else it begins no sooner for having begun
+                attempts = Attempts(self._cluster, deadline=until, writes=False)
+            frame, rest = await self._cluster.retry(
+                where, begin, deadline=until, grace=grace, failed=failed, attempts=attempts
+            )
             try:
                 while frame is not None:
                     yield frame

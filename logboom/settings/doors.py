@@ -25,8 +25,8 @@ class NetSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The same between nodes."""
     connections_max: int = 4_096
     """Client connections, also those that have only connected: where there is no room for one more, one of them is
-    cut. One in eight of the process's descriptors (`ulimit -n`), 64 at least, is kept for files: beyond that no
-    connection is taken on any port."""
+    cut. One in eight of the process's descriptors (`ulimit -n`), 64 at least, is kept for files: beyond that each
+    one on any port takes the place of one that has only connected, or is not taken."""
     connections_per_address: int = 0
     """Client connections from one address (IPv6: from one network of 64 bits), 0: any number. Who comes through one
     proxy shares an address."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import math
+import os
 import resource
 import socket
 from collections.abc import Callable, Collection
@@ -34,6 +35,8 @@ SPARE_MIN: Final = 64
 SPARE_SHARE: Final = 8
 """One in so many descriptors is kept for files."""
 SPARE_LEAST: Final = 32
+FREE_S: Final = 0.001
+"""By then whoever was cut has given his descriptor back."""
 CONNECTIONS_LEAST: Final = 64
 """So many may take what is kept, up to the last ones: files alone may have taken all the rest, and others call all the
 same, the other nodes above all."""
@@ -57,12 +60,15 @@ class Port:
         handshake_s: float,
         refused: Callable[[], None],
         crowd: Crowd | None = None,
+        crowds: list[Crowd] | None = None,
     ) -> None:
         """``make`` makes a protocol, which is in ``connections`` from its opening to its end.
 
         ``crowd``: of the same connections; then protocols can ``abort``, and those that keep a place go for others.
+        ``crowds``: of all bound ports of one process, which share its descriptors.
         """
         self._crowd = crowd
+        self._crowds = list[Crowd]() if crowds is None else crowds
         self._make = make
         self._connections = connections
         self._connections_max = connections_max
@@ -96,6 +102,8 @@ class Port:
             raise
         for sock in self._sockets:
             self._loop.add_reader(sock, self._accept, sock)
+        if self._crowd is not None:
+            self._crowds.append(self._crowd)
         bound, number = self._sockets[0].getsockname()[:2]
         return f"{bound}:{number}"
 
@@ -115,21 +123,23 @@ class Port:
 
     def _accept(self, sock: socket.socket) -> None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # The lowest number that is free is taken: a high one says that few are left.
         spare = max(SPARE_MIN, limit // SPARE_SHARE)
         count = self._count()
-        for _ in range(AT_ONCE):
+        for number in range(AT_ONCE):
+            few = _left(sock, limit) <= (SPARE_LEAST if count < CONNECTIONS_LEAST else spare)
+            if few and number:
+                return  # is there another one? The next turn says so
+            if few and self._spares():
+                self._later(sock, FREE_S)
+                return
             try:
                 taken, peer = sock.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._tell("cannot_accept", error=str(error))
-                self._loop.remove_reader(sock)
-                self._again[sock] = self._loop.call_later(AGAIN_S, self._accept_again, sock)
+                self._later(sock, AGAIN_S)
                 return
-            left = math.inf if limit == resource.RLIM_INFINITY else limit - taken.fileno()
-            few = left <= (SPARE_LEAST if count < CONNECTIONS_LEAST else spare)
             if few or not self._has_room(count, peer):
                 taken.close()
                 self._refused()
@@ -148,6 +158,11 @@ class Port:
         if self._crowd is not None:
             return len(self._crowd)
         return len(self._connections) + sum(made not in self._connections for made in self._beginning.values())
+
+    def _spares(self) -> bool:
+        """A stranger goes, of whichever port has most of them from one address: descriptors are all ports'."""
+        loudest = max(self._crowds, key=lambda each: each.loudest, default=None)
+        return loudest is not None and loudest.make_room()
 
     def _has_room(self, count: int, peer: Any) -> bool:
         if self._crowd is None:
@@ -169,6 +184,10 @@ class Port:
         made = self._beginning.pop(task)
         if self._crowd is not None and made not in self._connections:
             self._crowd.ended(made)  # it never opened, or has ended
+
+    def _later(self, sock: socket.socket, seconds: float) -> None:
+        self._loop.remove_reader(sock)
+        self._again[sock] = self._loop.call_later(seconds, self._accept_again, sock)
 
     def _accept_again(self, sock: socket.socket) -> None:
         del self._again[sock]
@@ -203,6 +222,8 @@ class Port:
         for timer in self._again.values():
             timer.cancel()
         self._close_sockets()
+        if self._crowd in self._crowds:
+            self._crowds.remove(self._crowd)
         for task in self._beginning:
             task.cancel()
 
@@ -211,6 +232,18 @@ class Port:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*self._beginning, return_exceptions=True)
+
+
+def _left(sock: socket.socket, limit: int) -> float:
+    """Descriptors. The lowest number that is free is taken: a high one says that few are left."""
+    if limit == resource.RLIM_INFINITY:
+        return math.inf
+    try:
+        free = os.dup(sock.fileno())
+    except OSError:
+        return 0
+    os.close(free)
+    return limit - free
 
 
 def keep_alive(sock: Any) -> None:

@@ -67,6 +67,11 @@ class Crowd:
             return True
         return self._cut_one(address)
 
+    @property
+    def loudest(self) -> int:
+        """So many strangers has the address that has most of them."""
+        return max(map(len, self._strangers.values()), default=0)
+
     def make_room(self) -> bool:
         """One goes. False: all have introduced themselves."""
         most = max(self._strangers, key=lambda address: len(self._strangers[address]), default=None)

@@ -191,7 +191,14 @@ class _Connection(asyncio.Protocol):
 class OsHttpListener:
     """A bound port (ports.net.Listener)."""
 
-    def __init__(self, respond: Respond, limits: HttpLimits, fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        respond: Respond,
+        limits: HttpLimits,
+        fatal: Callable[[BaseException], None],
+        port: Callable[..., Port] = Port,
+    ) -> None:
+        self._port_of = port
         self.respond = respond
         self.seldom = Seldom(OsClock().monotonic)
         self.fatal = fatal
@@ -205,7 +212,7 @@ class OsHttpListener:
     async def bind(self, address: str, tls: Tls | None) -> None:
         """Raises ConfigError."""
         host, port = split_address(address)
-        self._port = Port(
+        self._port = self._port_of(
             lambda: _Connection(self),
             connections=self.connections,
             connections_max=2
@@ -250,12 +257,14 @@ class OsHttpListener:
 class OsHttp:
     """HTTP on the running loop (ports.http.HttpServers)."""
 
-    def __init__(self, *, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(self, *, on_fatal: Callable[[BaseException], None], port: Callable[..., Port] = Port) -> None:
+        """``port``: makes one."""
         self._fatal = on_fatal
+        self._port = port
 
     async def listen(self, address: str, respond: Respond, *, limits: HttpLimits, tls: Tls | None) -> OsHttpListener:
         """See HttpServers."""
-        listener = OsHttpListener(respond, limits, self._fatal)
+        listener = OsHttpListener(respond, limits, self._fatal, self._port)
         await listener.bind(address, tls)
         return listener
 

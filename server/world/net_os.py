@@ -391,9 +391,9 @@ class AsyncioNetwork:
         clock: Clock,
         on_fatal: Callable[[BaseException], None],
         reading: Reading | None = None,
-        port: type[Port] = Port,
+        port: Callable[..., Port] = Port,
     ) -> None:
-        """``port``: of another kind where connections are not the system's."""
+        """``port``: makes one; of another kind where connections are not the system's."""
         self._now = clock.monotonic
         self._seldom = Seldom(clock.monotonic)
         self._fatal = on_fatal

@@ -23,8 +23,10 @@ from ports.offload import Offload, Place
 from ports.rng import Rng
 from ports.state_file import StateFile
 from server.world import logs, memory
+from server.world.accepting import Port
 from server.world.arenas import Lists
 from server.world.clock_os import OsClock
+from server.world.crowd import Crowd
 from server.world.disk_os import OsDisk
 from server.world.http_os import OsHttp
 from server.world.net_os import AsyncioNetwork
@@ -99,6 +101,8 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
     clock, disk = OsClock(), OsDisk(page_cache_bytes=page_cache_bytes)
     slow = {name: SlowOffload(name=name) for name in (OTHERWISE, SETS, SCRUBBING, STATES)}
 
+    port = partial(Port, crowds=list[Crowd]())
+
     def places() -> dict[str, Place]:
         found = {name: offload.place() for name, offload in slow.items()}
         return {name: place for name, place in found.items() if place is not None}
@@ -107,7 +111,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         clock=clock,
         rng=random.Random(secrets.randbits(128)),
         disk=disk,
-        network=AsyncioNetwork(clock=clock, on_fatal=fatal),
+        network=AsyncioNetwork(clock=clock, on_fatal=fatal, port=port),
         sync_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="sync"),
         apply_offload=ThreadOffload(workers=OFFLOAD_THREADS, name="apply"),
         save_offload=ThreadOffload(workers=SAVE_THREADS, name="save"),
@@ -117,7 +121,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         places=places,
         sleep=slow[SETS].sleep,
         open_state_file=partial(_state_file, Lists()),
-        http=OsHttp(on_fatal=fatal),
+        http=OsHttp(on_fatal=fatal, port=port),
         users_offload=lambda name: ThreadOffload(workers=OFFLOAD_THREADS, name=f"machine-{name}"),
         background=lambda name: ThreadOffload(workers=1, name=name),
         fsyncs=disk.syncs.snapshot,

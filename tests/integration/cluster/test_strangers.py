@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,21 +20,18 @@ from tests.integration.waiting import wait_for
 pytestmark = pytest.mark.process
 
 MANY = 64
-FEW = {
-    "net.connections_max": MANY,
-    "net.peer_connections_max": MANY,
-    "net.handshake_ms": 600_000,
-    "http.partition_series_max": 0,
-}
+DESCRIPTORS = 256
+SLOW = {"net.handshake_ms": 600_000, "http.partition_series_max": 0}
+FEW = {**SLOW, "net.connections_max": MANY, "net.peer_connections_max": MANY}
 
 
 @contextlib.contextmanager
-def connected(addresses: list[str]) -> Iterator[None]:
+def connected(addresses: list[str], count: int) -> Iterator[None]:
     """To each of these as often as there is room for, and some more."""
     with contextlib.ExitStack() as held:
         for address in addresses:
             host, port = address.rsplit(":", 1)
-            for _ in range(MANY + 16):
+            for _ in range(count + 16):
                 held.enter_context(socket.create_connection((host, int(port))))
         yield
 
@@ -45,14 +43,19 @@ def refused(cluster: LocalCluster, node: str, port: str) -> int:
     return int(found)
 
 
-def test_clients_and_nodes_come_in_all_the_same(tmp_path: Path) -> None:
-    with LocalCluster(nodes=3, partitions=1, settings=FEW, directory=tmp_path, http=True) as cluster:
+@pytest.mark.parametrize("lacking", ["places", "descriptors"])
+def test_clients_and_nodes_come_in_all_the_same(tmp_path: Path, lacking: str) -> None:
+    settings = FEW if lacking == "places" else SLOW
+    with LocalCluster(nodes=3, partitions=1, settings=settings, directory=tmp_path, http=True) as cluster:
         away = next(n for n in cluster.nodes if n != cluster.leader())
         here = [n for n in cluster.nodes if n != away]
         cluster.kill(away)
         members = {each.id: each for each in load(cluster.config(away)).cluster.members}
         peers = [members[n].peer_address for n in here]
-        with connected([*peers, *(cluster.addresses[n] for n in here)]):
+        if lacking == "descriptors":
+            for node in here:
+                resource.prlimit(cluster.pid(node), resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        with connected([*(cluster.addresses[n] for n in here), *peers], MANY if lacking == "places" else DESCRIPTORS):
             for port in ("peer", "client"):
                 wait_for(lambda port=port: all(refused(cluster, n, port) >= 16 for n in here))
             with cluster.client() as boom:

@@ -11,6 +11,7 @@ import pytest
 
 from chaos.sim.drawn_settings import member_of
 from chaos.sim.host import Host
+from dispatcher.sessions.waits import Waits
 from logboom import Client, Put, Receipt
 from logboom.errors import BarrierTimeout, Unavailable
 from logboom.settings import ClusterSettings, NodeSettings, Settings
@@ -108,7 +109,7 @@ def test_whoever_asks_it_alone_is_told_to_ask_another(cluster: Cluster) -> None:
     cluster.tell(story)
 
 
-async def wait_for(boom: Client, receipt: Receipt, *, watched: bool, **how: Any) -> None:
+async def wait_for(boom: Client, receipt: Receipt | dict[int, int], *, watched: bool, **how: Any) -> None:
     if not watched:
         await boom.barrier(receipt, **how)
         return
@@ -159,6 +160,33 @@ def test_where_nobody_leads_a_barrier_says_where_everything_stands_at_its_end(cl
             await boom.barrier({0: receipt.global_index + 1}, timeout=20.0)
         assert 19.5 < cluster.now - begun < 20.5
         assert [mark.partition_id for mark in caught.value.watermarks] == [0]
+
+    cluster.tell(story)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_where_nobody_leads_whoever_waits_asks_seldom(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, watched: bool
+) -> None:
+    asked, barrier = list[float](), Waits.barrier
+
+    def counted(waits: Waits, *args: Any) -> None:
+        asked.append(cluster.now)
+        barrier(waits, *args)
+
+    monkeypatch.setattr(Waits, "barrier", counted)
+
+    async def story(boom: Client) -> None:
+        receipt = await boom.submit(0, Put(b"k", b"1"))
+        for name in NAMES:
+            cluster.cut_off(name)
+        await asyncio.sleep(10.0)
+        begun = cluster.now
+        with pytest.raises(BarrierTimeout, match="not reached in time"):
+            await wait_for(boom, {0: receipt.global_index + 1}, watched=watched, timeout=40.0)
+        assert 39.5 < cluster.now - begun < 40.5
+        assert sum(at - begun < 1.0 for at in asked) >= len(NAMES), "all of them, soon"
+        assert len(asked) < 40
 
     cluster.tell(story)
 

@@ -14,6 +14,7 @@ from typing import Any
 from logboom.types import KIB
 from logboom.wire import Buffer, Frame, FrameDecoder, Kind, encode
 from ports.net import Connection, ConnectionLimits, Traffic
+from server.world.accepting import Port
 from server.world.clock_os import OsClock
 from server.world.net_os import AsyncioNetwork
 
@@ -119,14 +120,14 @@ class Raw:
 class Serving:
     """A listener, the sessions that it made, and the clients to close at the end."""
 
-    def __init__(self, make: Callable[[], Session]) -> None:
+    def __init__(self, make: Callable[[], Session], port: Callable[..., Port]) -> None:
         self._make = make
         self.address = ""
         self.sessions: list[Session] = []
         self.fatal: list[BaseException] = []
         self.unhandled: list[dict[str, Any]] = []
         self.traffic = Traffic()
-        self.network = AsyncioNetwork(clock=OsClock(), on_fatal=self.fatal.append)
+        self.network = AsyncioNetwork(clock=OsClock(), on_fatal=self.fatal.append, port=port)
         self._clients: list[Raw] = []
 
     def accept(self) -> Session:
@@ -170,11 +171,18 @@ def sockets() -> int:
 
 @asynccontextmanager
 async def serving(
-    make: Callable[[], Session] = Session, *, tls: ssl.SSLContext | None = None, **changes: Any
+    make: Callable[[], Session] = Session,
+    *,
+    tls: ssl.SSLContext | None = None,
+    port: Callable[..., Port] = Port,
+    **changes: Any,
 ) -> AsyncIterator[Serving]:
-    """A listener. When the block ends, it still serves, and nothing is left of the connections it closed."""
+    """A listener. When the block ends, it still serves, and nothing is left of the connections it closed.
+
+    ``port``: makes its own.
+    """
     before = sockets()
-    it = Serving(make)
+    it = Serving(make, port)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: it.unhandled.append(context))
     limits = ConnectionLimits(**{**LIMITS, "traffic": it.traffic, **changes})
     listener = await it.network.listen("127.0.0.1:0", it.accept, limits=limits, tls=tls)

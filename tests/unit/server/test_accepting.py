@@ -9,7 +9,8 @@ import itertools
 import os
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,46 +19,53 @@ from logboom import certs
 from logboom.errors import ConfigError
 from ports.net import ConnectionLimits
 from server.world import accepting
-from server.world.accepting import SPARE_LEAST, SPARE_MIN, SPARE_SHARE
+from server.world.accepting import SPARE_LEAST, SPARE_MIN, SPARE_SHARE, Port
 from server.world.crowd import Crowd, address_of
 from tests.unit.server.net_world import LIMITS, Serving, Session, serving, until
 
 STRANGERS = 12
 
 
-class Stranger:
-    """Connects, and says nothing."""
+class Stranger(asyncio.Protocol):
+    """Connects, and says nothing; it is over once the other side ends it."""
 
-    async def connect(self, address: str) -> None:
+    def __init__(self) -> None:
+        self.is_cut = False
+
+    async def connect(self, address: str, here: str | None = None) -> None:
         host, port = address.rsplit(":", 1)
-        self.reader, self.writer = await asyncio.open_connection(host, int(port))
+        local = None if here is None else (here, 0)
+        self.transport, _ = await asyncio.get_running_loop().create_connection(
+            lambda: self, host, int(port), local_addr=local
+        )
 
-    @property
-    def is_cut(self) -> bool:
-        return self.reader.at_eof() or self.reader.exception() is not None
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_cut = True
 
 
 async def strangers(it: Serving) -> list[Stranger]:
-    """So many, connected; the node has taken them, or turned them away."""
-    found = [Stranger() for _ in range(STRANGERS)]
-    for stranger in found:
-        await stranger.connect(it.address)
-    await until(lambda: len(it.sessions) + it.traffic.refused == STRANGERS)
-    return found
+    """So many, connected one after the other; the node has taken each, perhaps for another."""
+    return [await from_address(it, "127.0.0.1") for _ in range(STRANGERS)]
 
 
 async def left(it: Serving, found: list[Stranger]) -> int:
-    """How many of them are still there, once those that were turned away have heard of it."""
+    """How many of them are still there, once those that were cut have heard of it: the last ones that came."""
     await until(lambda: sum(each.is_cut for each in found) == it.traffic.refused)
-    return len(it.sessions)
+    cut = [each.is_cut for each in found]
+    assert cut == sorted(cut, reverse=True)
+    return cut.count(False)
+
+
+def limit_of(used: int) -> int:
+    """So many descriptors, of which one in so many is kept for files: they are few once there are ``used``."""
+    return next(n for n in itertools.count(used) if n - max(SPARE_MIN, n // SPARE_SHARE) == used)
 
 
 async def gone(found: list[Stranger]) -> None:
     """All of them, before there are other numbers."""
     for each in found:
-        each.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await each.writer.wait_closed()
+        each.transport.close()
+    await until(lambda: all(each.is_cut for each in found))
 
 
 @contextlib.contextmanager
@@ -85,7 +93,7 @@ async def test_who_has_not_agreed_upon_tls_counts_as_a_connection(tmp_path: Path
         await until(lambda: sum(each.is_cut for each in found) == it.traffic.refused == STRANGERS - 3)
         assert not any(each.is_cut for each in found[-3:])
         for each in found:
-            each.writer.close()
+            each.transport.close()
 
         async def comes_in() -> bool:
             try:
@@ -127,7 +135,7 @@ async def test_descriptors_are_left_for_files(tls: bool, tmp_path: Path, monkeyp
     tls_of = certs.peer_contexts(tmp_path, "n1")[0] if tls else None
     async with serving(tls=tls_of) as it:
         with no_numbers_between() as used:
-            limit = next(n for n in itertools.count(used) if n - max(SPARE_MIN, n // SPARE_SHARE) == used + 8)
+            limit = limit_of(used + 8)
             # A connection takes two here, where both its ends are.
             monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
             monkeypatch.setattr(accepting, "CONNECTIONS_LEAST", 0)
@@ -149,6 +157,49 @@ async def test_where_files_have_taken_what_there_is_a_few_connections_are_taken_
             assert 3 <= await left(it, found) <= 5
             await gone(found)
             monkeypatch.undo()
+
+
+@contextlib.contextmanager
+def descriptors(limit: Callable[[int], int]) -> Iterator[None]:
+    """So many there may be, by how many there are; no connection takes of what is kept for files."""
+    with no_numbers_between() as used, pytest.MonkeyPatch.context() as patched:
+        most = limit(used)
+        patched.setattr(resource, "getrlimit", lambda _: (most, most))
+        patched.setattr(accepting, "CONNECTIONS_LEAST", 0)
+        yield
+
+
+class TestFewDescriptors:
+    """One host that only connected had all that may be had, and nobody went: clients and nodes were turned away."""
+
+    async def test_who_introduces_himself_takes_the_place_of_who_does_not(self) -> None:
+        async with serving(connections_max=1024) as it:
+            with descriptors(lambda used: limit_of(used + 8)):
+                found = [await from_address(it, "127.0.0.2") for _ in range(STRANGERS)]
+                friend = await it.friend()
+                await until(lambda: sum(each.is_cut for each in found) == it.traffic.refused)
+                assert await friend.echoes()
+                assert it.traffic.refused < STRANGERS
+                await gone(found)
+
+    async def test_the_strangers_of_another_port_go_too(self) -> None:
+        port = partial(Port, crowds=[])
+        async with serving(connections_max=1024, port=port) as loud, serving(port=port) as it:
+            with descriptors(lambda used: limit_of(used + 8)):
+                found = [await from_address(loud, "127.0.0.2") for _ in range(STRANGERS)]
+                before = loud.traffic.refused
+                friends = [await it.friend() for _ in range(2)]
+                assert loud.traffic.refused > before
+                assert it.traffic.refused == 0
+                assert [await friend.echoes() for friend in friends] == [True, True]
+                await gone(found)
+
+    async def test_who_has_introduced_himself_never_goes(self) -> None:
+        async with serving(connections_max=1024) as it:
+            friends = [await it.friend() for _ in range(4)]
+            with descriptors(limit_of):
+                assert await (await it.client()).ended() == b""
+                assert [await friend.echoes() for friend in friends] == [True] * 4
 
 
 class TestNoRoom:
@@ -220,8 +271,7 @@ class TestNoRoom:
 async def from_address(it: Serving, host: str) -> Stranger:
     """Who says nothing, from there; the node has heard of him."""
     stranger, before = Stranger(), len(it.sessions)
-    there, port = it.address.rsplit(":", 1)
-    stranger.reader, stranger.writer = await asyncio.open_connection(there, int(port), local_addr=(host, 0))
+    await stranger.connect(it.address, host)
     await until(lambda: len(it.sessions) > before)
     return stranger
 
