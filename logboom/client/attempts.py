@@ -81,6 +81,7 @@ class Attempts:
         """Seconds until the next attempt. Raises ``error``, or what must be said in its place, if there is none."""
         cluster, self._last = self._cluster, error
         cluster.heard(error)
+        doubted = self._doubt
         self._doubt |= self._writes and error.outcome != "not_applied"
         wait, left = 0.0, self._deadline - cluster.now
         if isinstance(error, NotLeader) and error.fields.get("leader") and self._redirects < REDIRECTS_MAX:
@@ -93,7 +94,10 @@ class Attempts:
             wait = max(float(error.fields.get("retry_after") or 0.0), pause) * (0.5 + cluster.chance())
             if away:
                 wait = min(wait, max(0.0, left - BARRIER_EARLY_S))  # then whoever is asked keeps it to its end
-        final = cluster.closed or not error.retryable or is_final(error, left)
+        # An earlier attempt may be on its way still. Given up now, its numbers would be settled while it comes, and of a
+        # request over several partitions only those parts would be taken for done that others have followed.
+        on_its_way = doubted and isinstance(error, PartitionPaused)
+        final = cluster.closed or not error.retryable or (is_final(error, left) and not on_its_way)
         if final or cluster.now + wait >= self._deadline:
             if self._doubt and error.outcome == "not_applied":
                 raise _doubtful(error, final=final) from error
