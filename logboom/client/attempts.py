@@ -94,8 +94,8 @@ class Attempts:
             wait = max(float(error.fields.get("retry_after") or 0.0), pause) * (0.5 + cluster.chance())
             if away:
                 wait = min(wait, max(0.0, left - BARRIER_EARLY_S))  # then whoever is asked keeps it to its end
-        # An earlier attempt may be on its way still. Given up now, its numbers would be settled while it comes, and of a
-        # request over several partitions only those parts would be taken for done that others have followed.
+        # An earlier attempt may be on its way still. Given up now, its numbers would be settled while it comes, and of
+        # a request over several partitions only those parts would be taken for done that others have followed.
         on_its_way = doubted and isinstance(error, PartitionPaused)
         final = cluster.closed or not error.retryable or (is_final(error, left) and not on_its_way)
         if final or cluster.now + wait >= self._deadline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import concurrent.futures
 import contextlib
+import logging
 import os
 import random
 import secrets
@@ -134,3 +135,10 @@ def test_the_end_of_an_inner_one_does_not_open_the_outer(reach: str) -> None:
         with pytest.raises(Forbidden):
             do(reach)
     assert time.time() > 0
+
+
+def test_what_is_told_of_tasks_that_others_have_left_behind_is_nothing_of_the_simulation() -> None:
+    """They are collected in the middle of it, now and then, and asyncio logs that."""
+    with real_world_forbidden() as refused:
+        logging.getLogger("asyncio").error("Task was destroyed but it is pending!")
+    assert refused == []
