@@ -74,7 +74,7 @@ def _watch(event: str, args: tuple[Any, ...]) -> None:
 
 def _refusal(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def refuse(*args: Any, **more: Any) -> Any:
-        if _state["on"] != threading.get_ident() or sys._getframe(1).f_globals["__name__"] == TELLS:  # noqa: SLF001
+        if _state["on"] != threading.get_ident() or sys._getframe(1).f_globals.get("__name__") == TELLS:  # noqa: SLF001
             return original(*args, **more)
         raise _refuse(f"{name} in the simulation")
 
