@@ -92,7 +92,7 @@ def test_every_node_in_turn_loses_its_journal_and_votes_again(cluster: LocalClus
 
 
 @pytest.mark.parametrize("damage", [rot_record, rot_base])
-def test_a_node_that_is_alone_says_what_to_do_and_waits(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_node_that_is_alone_says_what_to_do_and_waits(tmp_path: Path, damage: Callable[[Path, Path], None]) -> None:
     with LocalCluster(nodes=1, partitions=1, settings=SMALL, directory=tmp_path) as cluster:
         with cluster.client() as boom:
             for _ in range(400):
@@ -100,7 +100,7 @@ def test_a_node_that_is_alone_says_what_to_do_and_waits(tmp_path: Path, damage: 
         wait_for(lambda: ready(cluster, "n1"))
         cluster.kill("n1")
         wait_for(lambda: not cluster.alive("n1"))
-        damage(cluster.data_dirs["n1"] / "journal")
+        damage(cluster.data_dirs["n1"] / "journal", segments(cluster.data_dirs["n1"] / "journal")[0])
         cluster.start_node("n1")
         wait_for(lambda: "logboom restore" in cluster.log("n1").read_text())
         with cluster.client(timeout=5) as boom:
