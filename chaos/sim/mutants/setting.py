@@ -41,7 +41,7 @@ MUTANTS: Final = (
             Edit(
                 "dispatcher.pipeline.choosing:Choosing.handed_up",
                 "parent.choose(choice)",
-                'parent.choose(choice) if choice.token in self._waiting else "not asked here"',
+                'parent.choose(choice) if choice in self._waiting else "not asked here"',
             ),
         ),
         needs="sets",
