@@ -161,6 +161,11 @@ class SnapshotStore:
             self._disk.remove(path)
             self._disk.sync_directory(self._directory)
 
+    def drop_fetches(self) -> None:
+        """Nor of any other set."""
+        self._remove_fetches(None)
+        self._disk.sync_directory(self._directory)
+
     def adopt_fetched(self, meta_raw: bytes, global_index: GlobalLogIndex) -> SetMeta:
         """``adopt`` what was fetched. Raises CorruptData, then nothing is left of it; Unavailable: it is being made."""
         self._claim(global_index)
@@ -280,7 +285,7 @@ class SnapshotStore:
             self.damaged = tuple(each for each in self.damaged if each.global_index >= newest)
         return old
 
-    def _remove_fetches(self, but: GlobalLogIndex) -> None:
+    def _remove_fetches(self, but: GlobalLogIndex | None) -> None:
         """Of sets that nobody will go on with."""
         for match in filter(None, map(NAME.fullmatch, self._disk.list(self._directory))):
             if match[2] == "states.fetch" and int(match[1]) != but:

@@ -127,6 +127,12 @@ def recover(file: str | None, node_id: str | None, data_dir: str | None, yes: bo
     config.check_node(settings)
     found = server_module("server.offline.recover").recover(settings, act=yes)
     print_one(found._asdict(), output)
+    if found.sets_ahead:
+        which = ", ".join(map(str, found.sets_ahead))
+        talk(
+            f"logboom: snapshot sets that came from others and are newer than its journal: {which}. They "
+            f"{'are gone' if yes else 'would go'}, and with them what was acknowledged and is nowhere else"
+        )
     if yes:
         talk(f"logboom: start {found.node}: it leads alone; then add others")
     else:

@@ -25,7 +25,7 @@ from raftlog.entries.entry import pack_control
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership
-from server.directory.data_dir import MANIFEST
+from server.directory.data_dir import MANIFEST, SNAPSHOTS
 from server.directory.directories import DIRECTORIES
 from server.directory.install import INTENT
 from server.directory.manifest import Manifest
@@ -35,6 +35,7 @@ from server.directory.rejoin import REJOIN
 from server.offline.locking import locked
 from server.offline.looking import LookingDisk
 from server.offline.world import OfflineWorld, real_offline_world
+from snapshots.meta import SetMeta
 from snapshots.meta import encode as encode_set
 from snapshots.store import SnapshotStore
 
@@ -55,6 +56,8 @@ class Recovered(NamedTuple):
     """Members that are none any more: their ids are not used again."""
     lineage: str
     """Of the history that the node is in."""
+    sets_ahead: tuple[int, ...]
+    """Snapshot sets, fetched from others, of what its journal does not have: they go, and what only they have."""
     done: bool
 
 
@@ -62,7 +65,7 @@ def recover(settings: Settings, *, act: bool, world: OfflineWorld | None = None)
     """Of the stopped node that ``settings`` describe; nothing is changed without ``act``.
 
     Raises WrongNode for what is not its data directory, InvalidRequest for a node from which nothing can begin,
-    CorruptData, ConfigError when it runs.
+    CorruptData, IncompatibleVersion, ConfigError when it runs.
     """
     world = world or real_offline_world()
     disk, path = world.disk, Path(settings.node.data_dir).absolute()
@@ -112,6 +115,7 @@ class _Node:
         self._path = path
         self._settings = settings
         self._manifest = manifest
+        self._sets = SnapshotStore(disk, path / SNAPSHOTS)
         self.journal = Journal.open(
             disk=disk,
             directory=path / "journal",
@@ -119,6 +123,7 @@ class _Node:
             random_bytes=random_bytes,
             begun=disk.exists(path / DIRECTORIES),
         )
+        self._ahead = [meta for meta in self._sets.sets() if not self._follows(meta)]
         self._known = NOBODY
 
     def look(self) -> None:
@@ -145,7 +150,7 @@ class _Node:
         gone = self._known.removed if done else tuple(node for node in self._known.ids if node != own)
         return Recovered(
             own, str(self._path), term, index, self.journal.base_index, self._known.voters, gone,
-            self._manifest.lineage or "", done,
+            self._manifest.lineage or "", tuple(meta.global_index for meta in self._ahead), done,
         )  # fmt: skip
 
     def recover(self) -> Recovered:
@@ -166,11 +171,19 @@ class _Node:
         return self.about(done=True)
 
     def _relabel(self, lineage: str) -> None:
-        """Snapshot sets are of this history, too: who joins is given them."""
-        directory = self._path / "snapshots"
-        for meta in SnapshotStore(self._disk, directory).sets():
+        """Snapshot sets are of this history, too: who joins is given them. But none of what is not in it."""
+        for meta in self._ahead:
+            self._sets.remove(meta.global_index)
+        self._sets.drop_fetches()
+        for meta in self._sets.sets():
             raw = encode_set(msgspec.structs.replace(meta, lineage=lineage))
-            self._disk.replace_file(directory / f"{meta.global_index:020d}.set", raw)
+            self._disk.replace_file(self._path / SNAPSHOTS / f"{meta.global_index:020d}.set", raw)
+
+    def _follows(self, meta: SetMeta) -> bool:
+        """The journal leads to where the set was cut: it is of what begins again here."""
+        if meta.raft_index <= self.journal.base_index:
+            return True
+        return meta.raft_index <= self.journal.last_index and self.journal.entry(meta.raft_index)[2] == meta.raft_term
 
     def _lineage(self) -> str:
         said = [self._manifest.cluster, self._manifest.lineage, self._manifest.node, *self.journal.entries[-1][1:]]

@@ -6,13 +6,14 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chaos.sim.disk import SimDisk
 from logboom.errors import CorruptData, InvalidRequest
 from logboom.settings import ClusterSettings, Member, NodeSettings, Settings
-from logboom.types import NodeId
-from raftlog.entries.configuration import Configuration
+from logboom.types import GlobalLogIndex, NodeId, RaftIndex, Term
+from raftlog.entries.configuration import Configuration, Role
 from raftlog.entries.entry import pack_control
 from raftlog.journal.journal import Journal
 from server.directory.data_dir import MANIFEST
@@ -20,6 +21,8 @@ from server.directory.directories import DIRECTORIES
 from server.directory.manifest import Manifest, encode
 from server.offline.recover import recover
 from server.offline.world import OfflineWorld
+from snapshots.store import SnapshotStore
+from tests.unit.snapshots.states_world import dumps, set_meta
 
 MEMBERS = tuple(Member(id=f"n{k}", peer_address=f"n{k}:1", client_address=f"n{k}:2") for k in (1, 2, 3))
 BEGINS = Configuration.of_settings(MEMBERS)
@@ -77,3 +80,34 @@ def test_where_the_journal_is_gone_none_is_begun() -> None:
         with pytest.raises(CorruptData, match="the journal is missing"):
             recover(SETTINGS, act=act, world=world)
         assert not world.disk.exists(Path("/n1/journal"))
+
+
+def kept(world: OfflineWorld, number: int, *, raft_index: int, raft_term: int) -> None:
+    """A set in n1's directory."""
+    sets = SnapshotStore(world.disk, Path("/n1/snapshots"))
+    writer = sets.begin(GlobalLogIndex(number))
+    for partition_id, dump in dumps(number).items():
+        writer.add(partition_id, "kv", dump)
+    at = {"raft_index": RaftIndex(raft_index), "raft_term": Term(raft_term)}
+    sets.complete(writer, msgspec.structs.replace(set_meta(writer.finish()), **at))
+
+
+def test_a_set_that_the_journal_does_not_lead_to_goes() -> None:
+    """Found by review: fetched from others that are lost, it became one of the new history, beyond its journal."""
+    world = left([BEGINS, BEGINS.giving(NodeId("n2"), Role.LEARNER)])
+    kept(world, 10, raft_index=1, raft_term=0)
+    kept(world, 20, raft_index=2, raft_term=1)
+    kept(world, 30, raft_index=3, raft_term=7)
+    kept(world, 40, raft_index=50, raft_term=1)
+    directory = Path("/n1/snapshots")
+    SnapshotStore(world.disk, directory).fetch(GlobalLogIndex(60))[0].close()
+    before = sorted(world.disk.list(directory))
+    assert recover(SETTINGS, act=False, world=world).sets_ahead == (30, 40)
+    assert sorted(world.disk.list(directory)) == before
+    done = recover(SETTINGS, act=True, world=world)
+    assert done.sets_ahead == (30, 40)
+    assert isinstance(world.disk, SimDisk)
+    world.disk.power_loss()
+    sets = SnapshotStore(world.disk, directory).sets()
+    assert [(meta.global_index, meta.lineage) for meta in sets] == [(10, done.lineage), (20, done.lineage)]
+    assert not [name for name in world.disk.list(directory) if name.endswith(".fetch")]
