@@ -18,8 +18,8 @@ There is one way to write a set down: equal sets are equal bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Collection, Iterator
+from typing import Final, NoReturn
 
 import google_crc32c
 import msgspec
@@ -44,6 +44,7 @@ FIRST_LINEAGE: Final = 1
 """Written as long as the cluster has not been restored; has no lineage in it."""
 HEAD: Final = struct.Struct("<6sHIHHIQQQQQ16s")
 ROW: Final = struct.Struct("<IHQQQQ16s")
+FORMAT: Final = struct.Struct("<H")
 CRC: Final = struct.Struct("<I")
 NUMBER_MAX: Final = (1 << 63) - 1
 STATES_HEADER_BYTES: Final = 20
@@ -128,11 +129,7 @@ def decode(raw: bytes, *, path: str) -> SetMeta:
         raise CorruptData(f"{path}: not a snapshot set", path=path, offset=0)
     version = HEAD.unpack_from(raw)[1]
     if version not in (VERSION, FIRST_LINEAGE):
-        raise IncompatibleVersion(
-            f"{path}: snapshot set of format {version}; this release reads {VERSION}. Nothing was changed",
-            found=version,
-            supported=VERSION,
-        )
+        refuse_format(raw, known=(VERSION, FIRST_LINEAGE), what="snapshot set", path=path)
     body = raw[: -CRC.size]
     if CRC.pack(google_crc32c.value(body)) != raw[-CRC.size :]:
         raise CorruptData(f"{path}: damaged snapshot set", path=path, offset=0)
@@ -144,6 +141,24 @@ def decode(raw: bytes, *, path: str) -> SetMeta:
     if meta is None or wrong is not None:
         raise CorruptData(f"{path}: not a snapshot set: {wrong}", path=path, offset=0)
     return meta
+
+
+def refuse_format(raw: bytes, *, known: Collection[int], what: str, path: str) -> NoReturn:
+    """Raises IncompatibleVersion; or CorruptData, if nothing but the number, behind the magic, is not as it was.
+
+    ``raw`` ends with the checksum of all before.
+    """
+    (found,), at = FORMAT.unpack_from(raw, len(MAGIC)), len(MAGIC)
+    body, crc = raw[: -CRC.size], raw[-CRC.size :]
+    for number in known:
+        was = body[:at] + FORMAT.pack(number) + body[at + FORMAT.size :]
+        if CRC.pack(google_crc32c.value(was)) == crc:
+            raise CorruptData(f"{path}: damaged: {what} of format {found}, it was {number}", path=path, offset=at)
+    raise IncompatibleVersion(
+        f"{path}: {what} of format {found}; this release reads {max(known)}. Nothing was changed",
+        found=found,
+        supported=max(known),
+    )
 
 
 def _parsed(body: bytes) -> SetMeta:

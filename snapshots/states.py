@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 import google_crc32c
 from blake3 import blake3
 
-from logboom.errors import CorruptData, IncompatibleVersion, RecordTooLarge
+from logboom.errors import CorruptData, RecordTooLarge
 from logboom.state_machine import ENTRY_BYTES_MAX, ENTRY_KEY_BYTES_MAX, SPACES, Entry, StateDump, in_order
 from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId
 from ports.disk import File
 from ports.invariant import invariant
 from ports.scrub import Piece, Pieces, read_twice, unreadable_is_damage
-from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta
+from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta, refuse_format
 
 MAGIC: Final = b"LBSTAT"
 VERSION: Final = 1
@@ -138,13 +138,8 @@ def check_header(file: File, global_index: GlobalLogIndex) -> None:
     raw, path = file.read(offset=0, length=STATES_HEADER_BYTES), str(file.path)
     if len(raw) < STATES_HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
         raise CorruptData(f"{path}: not the states of a snapshot set", path=path, offset=0)
-    version = HEADER.unpack(raw)[1]
-    if version != VERSION:
-        raise IncompatibleVersion(
-            f"{path}: states of format {version}; this release reads {VERSION}. Nothing was changed",
-            found=version,
-            supported=VERSION,
-        )
+    if HEADER.unpack(raw)[1] != VERSION:
+        refuse_format(raw, known=(VERSION,), what="states", path=path)
     if raw != header(global_index):
         raise CorruptData(f"{path}: the states of another snapshot set, or damaged", path=path, offset=0)
 

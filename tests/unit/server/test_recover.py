@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import google_crc32c
 import msgspec
 import pytest
 
 from chaos.sim.disk import SimDisk
-from logboom.errors import CorruptData, InvalidRequest
+from logboom.errors import CorruptData, IncompatibleVersion, InvalidRequest
 from logboom.settings import ClusterSettings, Member, NodeSettings, Settings
 from logboom.types import GlobalLogIndex, NodeId, RaftIndex, Term
 from raftlog.entries.configuration import Configuration, Role
@@ -111,3 +113,38 @@ def test_a_set_that_the_journal_does_not_lead_to_goes() -> None:
     sets = SnapshotStore(world.disk, directory).sets()
     assert [(meta.global_index, meta.lineage) for meta in sets] == [(10, done.lineage), (20, done.lineage)]
     assert not [name for name in world.disk.list(directory) if name.endswith(".fetch")]
+
+
+def renumbered(world: OfflineWorld, number: int, *, resealed: bool) -> None:
+    """A set of another format; not ``resealed``: by rot alone."""
+    path = Path("/n1/snapshots", f"{number:020d}.set")
+    raw = bytearray(world.disk.read_file(path))
+    raw[6] = 3
+    if resealed:
+        raw[-4:] = struct.pack("<I", google_crc32c.value(bytes(raw[:-4])))
+    world.disk.replace_file(path, bytes(raw))
+
+
+def test_a_set_whose_format_has_rotted_is_in_nobody_s_way() -> None:
+    """Found by review: by then the manifest said a history that was nobody's, and it ended there each time."""
+    world = left([BEGINS])
+    for number in (10, 20):
+        kept(world, number, raft_index=2, raft_term=1)
+    renumbered(world, 10, resealed=False)
+    lineage = recover(SETTINGS, act=True, world=world).lineage
+    sets = SnapshotStore(world.disk, Path("/n1/snapshots"))
+    assert [(meta.global_index, meta.lineage) for meta in sets.sets()] == [(20, lineage)]
+    assert [damaged.global_index for damaged in sets.damaged] == [10]
+
+
+def test_a_set_of_another_release_is_found_before_anything_is_changed() -> None:
+    world = left([BEGINS])
+    kept(world, 10, raft_index=2, raft_term=1)
+    renumbered(world, 10, resealed=True)
+    assert isinstance(world.disk, SimDisk)
+    world.disk.lock(Path("/n1/lock")).release()
+    before = world.disk.image().files
+    for act in (False, True):
+        with pytest.raises(IncompatibleVersion):
+            recover(SETTINGS, act=act, world=world)
+        assert world.disk.image().files == before

@@ -89,7 +89,7 @@ def test_every_flipped_byte_is_noticed() -> None:
     for at in range(len(raw)):
         flipped = bytearray(raw)
         flipped[at] ^= 0x10
-        with pytest.raises((CorruptData, IncompatibleVersion), match=r"/x/1\.set"):
+        with pytest.raises(CorruptData, match=r"/x/1\.set"):
             decode(bytes(flipped), path="/x/1.set")
 
 
@@ -109,7 +109,7 @@ def test_another_version_says_so() -> None:
     raw = bytearray(encode(meta()))
     raw[6] = 3
     with pytest.raises(IncompatibleVersion) as caught:
-        decode(bytes(raw), path="p")
+        decode(resealed(bytes(raw)), path="p")
     assert caught.value.fields == {"found": 3, "supported": 2}
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from chaos.sim.disk import SimDisk, SimFile
-from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, Unavailable
+from logboom.errors import CorruptData, IndexCompacted, Unavailable
 from logboom.types import GlobalLogIndex, PartitionId
 from ports.disk import File
 from ports.invariant import InvariantViolated
@@ -323,16 +323,6 @@ class TestDamage:
         spoil(disk, f"{10:020d}.states", 9)
         with pytest.raises(CorruptData, match="another snapshot set"):
             store.open_states(index(10))
-
-    def test_a_newer_format_is_refused_and_nothing_changed(self, disk: SimDisk, store: SnapshotStore) -> None:
-        make(store, 10)
-        file = disk.open(HERE / f"{10:020d}.set")
-        file.write([b"\3"], offset=6)
-        disk.open(HERE / f"{20:020d}.states.partial", create=True)
-        names = disk.list(HERE)
-        with pytest.raises(IncompatibleVersion):
-            SnapshotStore(disk, HERE)
-        assert disk.list(HERE) == names
 
 
 class TestReceived:
