@@ -91,7 +91,7 @@ class SnapshotStore:
         invariant(said == written, "a snapshot set that says other things than were written")
         raw = encode(meta)
         writer.close()
-        self._publish(raw, meta)
+        self._publish(raw, meta, self.partial_path(meta.global_index))
         self._claimed.discard(meta.global_index)
 
     def abandon(self, writer: StatesWriter) -> None:
@@ -108,10 +108,7 @@ class SnapshotStore:
         invariant(
             all(meta.global_index != global_index for meta in self._sets), "there is a set {} already", global_index
         )
-        with self._changing:
-            if any(each.global_index == global_index for each in self.damaged):
-                self._remove(global_index, OWN_STATES)  # what comes of it piece by piece is to take its place
-                self.damaged = tuple(each for each in self.damaged if each.global_index != global_index)
+        self._make_room(global_index)
         file = self._disk.open(self.partial_path(global_index), create=True)
         if file.size():
             file.truncate(0)
@@ -127,7 +124,7 @@ class SnapshotStore:
         Raises CorruptData or IncompatibleVersion, then ``discard`` it. Whose cluster it is the caller has to ask.
         """
         meta = decode(meta_raw, path=str(partial))
-        if partial != self.partial_path(meta.global_index):
+        if partial not in (self.partial_path(meta.global_index), self._fetched_path(meta.global_index)):
             raise CorruptData(f"{partial}: its set is {meta.global_index}", path=str(partial), offset=0)
         file = self._disk.open(partial)
         try:
@@ -136,7 +133,7 @@ class SnapshotStore:
                 verify_states(file, meta, anew=True)
         finally:
             file.close()
-        self._publish(meta_raw, meta)
+        self._publish(meta_raw, meta, partial)
         return meta
 
     def fetch(self, global_index: GlobalLogIndex) -> tuple[File, int]:
@@ -145,7 +142,7 @@ class SnapshotStore:
         It outlives the process; what an earlier attempt left is taken as far as its frames are whole. Close it, then
         ``adopt_fetched`` or ``discard``.
         """
-        path = self._path(global_index, "states.fetch")
+        path = self._fetched_path(global_index)
         if not self._disk.exists(path):
             self._remove_fetches(global_index)
         file = self._disk.open(path, create=True)
@@ -156,7 +153,7 @@ class SnapshotStore:
 
     def drop_fetch(self, global_index: GlobalLogIndex) -> None:
         """What has come of it so far is of no use any more."""
-        path = self._path(global_index, "states.fetch")
+        path = self._fetched_path(global_index)
         if self._disk.exists(path):
             self._disk.remove(path)
             self._disk.sync_directory(self._directory)
@@ -172,16 +169,23 @@ class SnapshotStore:
         try:
             known = next((meta for meta in self._sets if meta.global_index == global_index), None)
             if known is not None:  # taken here meanwhile: the same
-                self._disk.remove(self._path(global_index, "states.fetch"))
+                self._disk.remove(self._fetched_path(global_index))
                 return known
-            self.receive(global_index).close()  # makes room
-            self._disk.rename(self._path(global_index, "states.fetch"), self.partial_path(global_index))
-            return self.adopt(meta_raw, self.partial_path(global_index))
+            self._make_room(global_index)
+            # By its own name until all of it is compared, which takes a while: after a kill that goes on with it.
+            return self.adopt(meta_raw, self._fetched_path(global_index))
         except CorruptData:
             self.discard(global_index)
             raise
         finally:
             self._claimed.discard(global_index)
+
+    def _make_room(self, global_index: GlobalLogIndex) -> None:
+        """In the place of a damaged set. What comes of it piece by piece is to take that: it stays."""
+        with self._changing:
+            if any(each.global_index == global_index for each in self.damaged):
+                self._remove(global_index, OWN_STATES)
+                self.damaged = tuple(each for each in self.damaged if each.global_index != global_index)
 
     def _check_free(self, global_index: GlobalLogIndex) -> None:
         if any(meta.global_index == global_index for meta in self._sets):
@@ -338,8 +342,8 @@ class SnapshotStore:
         if left:
             self._disk.sync_directory(self._directory)
 
-    def _publish(self, raw: bytes, meta: SetMeta) -> None:
-        self._disk.rename(self.partial_path(meta.global_index), self._path(meta.global_index, "states"))
+    def _publish(self, raw: bytes, meta: SetMeta, states: Path) -> None:
+        self._disk.rename(states, self._path(meta.global_index, "states"))
         self._disk.sync_directory(self._directory)
         self._disk.replace_file(self._path(meta.global_index, "set"), raw)
         with self._changing:
@@ -355,6 +359,9 @@ class SnapshotStore:
                 self._disk.remove(path)
             if paths:
                 self._disk.sync_directory(self._directory)
+
+    def _fetched_path(self, global_index: GlobalLogIndex) -> Path:
+        return self._path(global_index, "states.fetch")
 
     def _path(self, global_index: GlobalLogIndex, kind: str) -> Path:
         return self._directory / f"{global_index:020d}.{kind}"

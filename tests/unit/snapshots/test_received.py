@@ -98,3 +98,32 @@ def test_what_was_fetched_and_cannot_be_read_is_fetched_again(monkeypatch: pytes
         store.adopt_fetched(source.raw_meta(INDEX), INDEX)
     monkeypatch.undo()
     assert store.fetch(INDEX)[1] == 0
+
+
+class Killed(BaseException):
+    """Nothing is done any more."""
+
+
+def test_who_is_killed_while_it_is_compared_goes_on_with_what_was_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by review: it had another name by then, which the next start removes; all of it was fetched again."""
+    disk, source = SimDisk(random.Random(1)), SnapshotStore(SimDisk(random.Random(2)), HERE)
+    meta, store = make(source), SnapshotStore(disk, HERE)
+    states, (copy, _) = source.open_states(INDEX), store.fetch(INDEX)
+    copy.write([states.read(offset=0, length=states.size())], offset=0)
+    copy.close()
+
+    def killed(*_: Any, **__: Any) -> bytes:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimFile, "read_anew", killed)
+        with pytest.raises(Killed):
+            store.adopt_fetched(source.raw_meta(INDEX), INDEX)
+    store = SnapshotStore(disk, HERE)
+    file, go_on = store.fetch(INDEX)
+    file.close()
+    assert go_on == meta.states_bytes
+    assert store.adopt_fetched(source.raw_meta(INDEX), INDEX) == meta
+    disk.power_loss()
+    assert SnapshotStore(disk, HERE).sets() == [meta]
+    assert sorted(disk.list(HERE)) == [f"{INDEX:020d}.set", f"{INDEX:020d}.states"]
