@@ -57,6 +57,9 @@ def _node(backend: Backend) -> dict[str, Any]:
         "voids": [backend.parent.voids.count, [list(each) for each in backend.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],
         "differ": [list(each) for each in backend.comparing.differences[:DIFFER_SHOWN_MAX]],
         "acknowledgement": _acknowledgement(backend),
+        "chosen": [
+            [p, each.ack and str(each.ack), each.linearizable] for p, each in sorted(backend.parent.chosen.items())
+        ],
         "members": [
             [
                 seat.node,

@@ -25,6 +25,7 @@ from logboom.sync_client import SyncClient
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log.batch import Batch, parse_batch
 from ports.disk import Disk, File
+from raftlog.entries.parent_state import ParentState
 from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, check_free, log_tails, voids_of
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
@@ -91,9 +92,9 @@ def backup(
         source = _Source(client, node, timeout, bytes_per_s, world)
         begun = [each for each in _begun(disk, directory) if not target.is_complete(each)] if resume else []
         global_index = source.find(begun)
-        before: frozenset[int] | None = None
+        before: Standing | None = None
         if global_index is None:
-            before = source.partitions()
+            before = source.standing()
             patience = timeout if snapshot_timeout is None else snapshot_timeout
             global_index = GlobalLogIndex(client.create_snapshot(timeout=patience)["global_index"])
             newest = max((kept.global_index for kept in target.contents.sets), default=0) if target.contents else 0
@@ -112,6 +113,23 @@ def backup(
 def _begun(disk: Disk, directory: Path) -> list[GlobalLogIndex]:
     names = filter(None, map(NAME.fullmatch, disk.list(directory)))
     return [GlobalLogIndex(int(found[1])) for found in names if found[2] in ("states.fetch", "set")]
+
+
+class Standing(NamedTuple):
+    """What may change and is no write, as whoever leads knows it."""
+
+    partitions: frozenset[int]
+    chosen: dict[int, tuple[str | None, bool | None]]
+    """What was set of partitions: ack, and linearizable."""
+
+    @staticmethod
+    def in_set(meta: SetMeta) -> Standing:
+        """As a set knows it."""
+        chosen = ParentState.decode(meta.parent).chosen
+        return Standing(
+            frozenset(each.partition_id for each in meta.partitions),
+            {p: (each.ack and str(each.ack), each.linearizable) for p, each in chosen.items()},
+        )
 
 
 class _Source:
@@ -148,12 +166,13 @@ class _Source:
             self._world.sleep(0.1)
         return None
 
-    def partitions(self) -> frozenset[int]:
-        """That there are now, as whoever leads knows it."""
+    def standing(self) -> Standing:
+        """As it is now."""
         status = self._client.status(timeout=self._timeout)
         if status["leader"]:
             status = self._client.status(node=status["leader"], timeout=self._timeout)
-        return frozenset(row[0] for row in status["partitions"])
+        chosen = {partition: (ack, linearizable) for partition, ack, linearizable in status.get("chosen", ())}
+        return Standing(frozenset(row[0] for row in status["partitions"]), chosen)
 
     def _candidates(self) -> list[str]:
         """Followers first: the leader has enough to do."""
@@ -224,9 +243,9 @@ class _Copy:
         source: _Source,
         global_index: GlobalLogIndex,
         progress: Progress,
-        before: frozenset[int] | None,
+        before: Standing | None,
     ) -> None:
-        """``before``: the partitions that there were when the snapshot was asked for; None: it was there already."""
+        """``before``: how things were when the snapshot was asked for; None: it was there already."""
         self._before = before
         self._target = target
         self._source = source
@@ -266,12 +285,12 @@ class _Copy:
         if contents is None or meta.cluster != contents.cluster or meta.global_index != self._global_index:
             raise ProtocolError(f"asked for the snapshot at {self._global_index}, got another")
         self._target.check(meta.cluster, meta.lineage)
-        self._check_partitions({each.partition_id for each in meta.partitions})
-        for known in store.sets():
-            if known.global_index == self._global_index:
-                if known.states_digest != meta.states_digest:
-                    raise WrongNode(f"{self._target.path} has another set {known.global_index}: of another history")
-                return known
+        known = next((each for each in store.sets() if each.global_index == self._global_index), None)
+        if known is not None and known.states_digest != meta.states_digest:
+            raise WrongNode(f"{self._target.path} has another set {known.global_index}: of another history")
+        self._check_standing(Standing.in_set(meta if known is None else known))
+        if known is not None:
+            return known
         file, offset = store.fetch(self._global_index)
         try:
             self._states(meta, file, offset)
@@ -279,16 +298,21 @@ class _Copy:
             file.close()
         return store.adopt_fetched(raw, self._global_index)
 
-    def _check_partitions(self, there: set[PartitionId]) -> None:
-        """A set that is as old as the last write does not know of what was created, or destroyed, since."""
-        if self._before is None or self._before == there:
+    def _check_standing(self, there: Standing) -> None:
+        """A set that is as old as the last write does not know of what was created, destroyed or set since."""
+        before = self._before
+        if before is None or before == there:
             return
-        now = self._source.partitions()
-        strange = sorted(p for p in self._before ^ there if (p in self._before) == (p in now))
-        if strange:
-            which = ", ".join(map(str, strange[:8]))
+        now = self._source.standing()
+        strange = before.partitions ^ there.partitions
+        made = sorted(p for p in strange if (p in before.partitions) == (p in now.partitions))
+        alive = before.partitions & there.partitions & now.partitions
+        chosen = sorted(p for p in alive if there.chosen.get(p) not in (before.chosen.get(p), now.chosen.get(p)))
+        if made or chosen:
+            which = ", ".join(map(str, (made or chosen)[:8]))
             raise InvalidRequest(
-                f"the snapshot at {self._global_index} is of before partitions were created or destroyed ({which}), "
+                f"the snapshot at {self._global_index} is of before partitions were "
+                f"{'created or destroyed' if made else 'set'} ({which}), "
                 "and nothing was written since: write to any partition, then back up again"
             )
 

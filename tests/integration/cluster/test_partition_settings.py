@@ -23,7 +23,7 @@ from logboom.errors import (
 )
 from logboom.testing import LocalCluster
 from logboom.types import PARTITION_SETTINGS
-from tests.integration.cluster.backup_world import done
+from tests.integration.cluster.backup_world import done, run
 from tests.integration.cluster.snapshots_world import KV, SMALL, base, compact, equal_states, fill
 from tests.integration.waiting import wait_for
 
@@ -167,7 +167,11 @@ def test_a_member_that_nobody_has_heard_is_waited_for(tmp_path: Path) -> None:
 def test_a_backup_has_it_and_what_is_restored_goes_by_it(cluster: LocalCluster, tmp_path: Path) -> None:
     copy = tmp_path / "backup"
     with cluster.client(timeout=20) as boom:
+        boom.submit(KV, Put(b"k", b"before"))
+        boom.create_snapshot(timeout=20)
         boom.set_partition(KV, ack="committed", linearizable=True)
+        refused = run("backup", copy, "--endpoints", cluster.endpoints)
+        assert f"were set ({KV})" in str(refused.exception)
         created = boom.create_partition(ack="durable")
         boom.submit(KV, Put(b"k", b"v"))
         done("backup", copy, "--endpoints", cluster.endpoints)
