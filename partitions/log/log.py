@@ -281,9 +281,9 @@ class PartitionLog(LogHoles):
             ref.first_index,
             self.committed_index,
         )
-        self._tentative.commit(last_index)
-        self.recent.committed(digest)
         self._committed.append(ref, global_index)
+        self._tentative.commit(last_index)  # behind that: other threads find it in one or the other at any moment
+        self.recent.committed(digest)
         self._head = digest
         self.committed_index = PartitionLogIndex(last_index)
         self.committed_global_index = GlobalLogIndex(global_index)
