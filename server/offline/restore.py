@@ -26,6 +26,7 @@ from logboom.types import (
     PartitionLogIndex,
 )
 from partitions.log.log import PartitionLog
+from partitions.log.places import Rows
 from ports.disk import Disk
 from raftlog.entries.lifecycle import kind_of
 from raftlog.entries.parent_state import ParentState, Tail
@@ -243,7 +244,7 @@ class _Restore:
         return of_one if self._settings.snapshot.retain_log_ms else without_age(of_one)
 
     def _fill(self, log: PartitionLog, archive: LogArchive, run: Sequence[Span], tail: Tail) -> None:
-        rows: list[tuple[int, int, bytes]] = []
+        rows = Rows()
         voids = {void.first_index: void for void in voids_of(self._meta, archive.partition_id)}
         before = (run[0].first_index - 1, run[0].before_digest) if run else (tail.last_index, tail.digest)
         if before[1] != NO_DIGEST:
@@ -252,7 +253,7 @@ class _Restore:
         def step_over(after: int) -> int:
             while after < tail.last_index and (void := voids.get(PartitionLogIndex(after + 1))) is not None:
                 log.concede(void.last_index, void.digest)
-                rows.append((void.last_index, void.global_index, void.digest))
+                rows.append(void.last_index, void.global_index, void.digest)
                 after = void.last_index
             return after
 
@@ -263,7 +264,7 @@ class _Restore:
                     break
                 if batch.last_index > after:  # else it is void, and was copied before it was lost
                     log.append(batch)
-                    rows.append((batch.last_index, global_index, batch.digest))
+                    rows.append(batch.last_index, global_index, batch.digest)
                     after = step_over(batch.last_index)
             job = log.take()
             if job is not None:
