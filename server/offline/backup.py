@@ -236,8 +236,9 @@ class _Copy:
 
     def run(self) -> Done:
         meta = self._set()
+        all_voids = voids_of(meta)
         for partition, (last_index, digest) in log_tails(meta).items():
-            archive, voids = self._target.log(partition), voids_of(meta, partition)
+            archive, voids = self._target.log(partition), all_voids.get(partition, ())
             known = {void.last_index for void in voids}
             for after, through, before in archive.gaps(last_index):
                 gone = self._log(archive, known, after, through, before)

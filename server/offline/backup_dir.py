@@ -188,8 +188,9 @@ class BackupDir:
 
     def _has_logs(self, meta: SetMeta) -> bool:
         try:
+            voids = voids_of(meta)
             for partition, tail in log_tails(meta).items():
-                self.log(partition).run_to(*tail, voids_of(meta, partition))
+                self.log(partition).run_to(*tail, voids.get(partition, ()))
         except CorruptData:
             return False
         return True
@@ -337,9 +338,12 @@ def leads(end: End, to: End, voids: Sequence[Void]) -> bool:
     return True
 
 
-def voids_of(meta: SetMeta, partition: PartitionId) -> list[Void]:
-    """What a set knows to be void in a partition's log."""
-    return ParentState.decode(meta.parent).voids.of(partition)
+def voids_of(meta: SetMeta) -> dict[PartitionId, list[Void]]:
+    """What a set knows to be void in the logs of those partitions that have any. Once for all of them: it is long."""
+    found: dict[PartitionId, list[Void]] = {}
+    for void in ParentState.decode(meta.parent).voids.kept:
+        found.setdefault(void.partition_id, []).append(void)
+    return found
 
 
 def log_tails(meta: SetMeta) -> dict[PartitionId, End]:

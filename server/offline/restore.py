@@ -92,8 +92,9 @@ def restore(
         source = BackupDir(LookingDisk(disk), directory)  # it may be one that nobody can write to
         meta = _chosen(source, global_index)
         _check(meta, settings.cluster, as_cluster=as_cluster)
+        voids = voids_of(meta)
         runs = {
-            partition: source.log(partition).run_to(*tail, voids_of(meta, partition))
+            partition: source.log(partition).run_to(*tail, voids.get(partition, ()))
             for partition, tail in sorted(log_tails(meta).items())
         }  # before anything is written
         _check_empty(disk, target)
@@ -193,6 +194,8 @@ class _Restore:
         self._target = target
         self._settings = settings
         self._meta = meta
+        self._tails = ParentState.decode(meta.parent).tails
+        self._voids = voids_of(meta)
         self._lineage = lineage
         self._progress = progress
         self.batches = 0
@@ -225,7 +228,7 @@ class _Restore:
     def log(self, partition: PartitionId, run: Sequence[Span]) -> None:
         """A partition's segments, and the places of its batches."""
         cluster = self._settings.cluster
-        tail = ParentState.decode(self._meta.parent).tails[partition]
+        tail = self._tails[partition]
         log = PartitionLog.open(
             disk=self._disk,
             directory=self._target / "partitions" / str(partition),
@@ -245,7 +248,7 @@ class _Restore:
 
     def _fill(self, log: PartitionLog, archive: LogArchive, run: Sequence[Span], tail: Tail) -> None:
         rows = Rows()
-        voids = {void.first_index: void for void in voids_of(self._meta, archive.partition_id)}
+        voids = {void.first_index: void for void in self._voids.get(archive.partition_id, ())}
         before = (run[0].first_index - 1, run[0].before_digest) if run else (tail.last_index, tail.digest)
         if before[1] != NO_DIGEST:
             log.follow(PartitionLogIndex(before[0]), before[1])

@@ -60,7 +60,8 @@ def _check(disk: LookingDisk, path: Path, report: Report) -> None:
             report.damage(place, f"it is not the set that {INDEX} names", AGAIN)
         for partition, end in log_tails(meta).items():
             needed.setdefault(partition, {})[end] = kept.global_index
-            voids.setdefault(partition, []).extend(voids_of(meta, partition))
+        for partition, some in voids_of(meta).items():
+            voids.setdefault(partition, []).extend(some)
     for partition in sorted({*needed, *_partitions(disk, path, report)}):
         archive = LogArchive(disk, path / LOGS / str(partition), partition)
         try:
