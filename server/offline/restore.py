@@ -248,7 +248,8 @@ class _Restore:
 
     def _fill(self, log: PartitionLog, archive: LogArchive, run: Sequence[Span], tail: Tail) -> None:
         rows = Rows()
-        voids = {void.first_index: void for void in self._voids.get(archive.partition_id, ())}
+        known = (*archive.voids(), *self._voids.get(archive.partition_id, ()))
+        voids = {void.first_index: void for void in known}
         before = (run[0].first_index - 1, run[0].before_digest) if run else (tail.last_index, tail.digest)
         if before[1] != NO_DIGEST:
             log.follow(PartitionLogIndex(before[0]), before[1])
