@@ -19,9 +19,22 @@ from logboom.errors import CorruptData, IncompatibleVersion, ProtocolError
 from logboom.types import GlobalLogIndex
 from logboom.wire import Kind
 from partitions.log.batch import HEADER_BYTES
+from raftlog.entries.voids import Void
 from server.directory.manifest import sealed
 from server.offline.backup_dir import Contents, Kept, decode_contents, encode_contents
-from server.offline.batches import HEADER, MAGIC, ROW, ROWS_AT, VERSION, decode, decode_nothing, encode, encode_nothing
+from server.offline.batches import (
+    HEADER,
+    MAGIC,
+    ROW,
+    ROWS_AT,
+    VERSION,
+    decode,
+    decode_nothing,
+    decode_void,
+    encode,
+    encode_nothing,
+    encode_void,
+)
 
 HERE: Final = Path("/kept/logs/1/file.batches")
 CLUSTER: Final = b"cluster hash"
@@ -54,6 +67,13 @@ def batch_file(data: bytes) -> None:
     if nothing is not None:
         holds(len(given) == ROWS_AT and nothing.first_index == nothing.last_index + 1, "nothing is something")
     try:
+        void = decode_void(given, path=HERE)
+    except (CorruptData, IncompatibleVersion):
+        void = None
+    if void is not None:
+        void.check()
+        holds(nothing is None and len(given) == ROWS_AT, "a void is something else, too")
+    try:
         found = decode(given, path=HERE)
     except (CorruptData, IncompatibleVersion):
         return
@@ -73,8 +93,14 @@ def _file_seeds() -> list[bytes]:
     files = [encode(rows[:n], cluster=CLUSTER) for n in (1, 2)] + [encode(rows[1:], cluster=CLUSTER)]
     empty = encode_nothing(one.header.partition_id, last_index=7, digest=one.digest, cluster=CLUSTER)
     bare = b"\1" + empty[: HEADER.size]
+    of = Void(one.header.partition_id, one.header.first_index, one.last_index, one.digest, GlobalLogIndex(3))
+    void = encode_void(of, cluster=CLUSTER)
     plain = [each[: HEADER.size] + each[ROWS_AT + ROW.size * n :] for n, each in zip((1, 2, 1), files, strict=True)]
-    return [*(b"\0" + each for each in (*files, files[0][:-1], b"", empty)), *(b"\1" + each for each in plain), bare]
+    return [
+        *(b"\0" + each for each in (*files, files[0][:-1], b"", empty, void)),
+        *(b"\1" + each for each in plain),
+        bare,
+    ]
 
 
 # -- backup.json
@@ -121,6 +147,7 @@ def log_piece(data: bytes) -> None:
     except ProtocolError:
         return
     holds(b"".join(bytes(each) for _, each in found.batches) == bytes(frame.body), "bytes are lost")
+    holds(found.void >= 0 and found.void_global >= 0, "indices are not below 0")
     holds(found.first >= 1 and all(index >= 1 for index, _ in found.batches), "indices begin at 1")
 
 
@@ -129,6 +156,7 @@ def _piece_seeds() -> list[bytes]:
     headers: list[dict[str, Any]] = [
         {"partition": 1, "rows": [[3, len(one)]], "first": 1, "before": bytes(16)},
         {"partition": 1, "rows": [], "first": 7, "before": bytes(16)},
+        {"partition": 1, "rows": [], "first": 7, "before": bytes(16), "void": [5, 6, bytes(16), 3]},
         {"partition": 1, "rows": [[3, len(one) - 4], [4, 4]], "first": 1, "before": b""},
     ]
     return [counted(packed(header), one if header["rows"] else b"") for header in headers]

@@ -215,14 +215,16 @@ class Installing:
                 log.info("snapshot_kept", global_index=global_index, source=self._sources.first)
                 self._kept(meta)
                 return
-            jobs: list[Callable[[], None]] = []
+            parent = await self._offload.run(lambda: ParentState.decode(meta.parent))  # of thousands of partitions
+            fetches: list[LogFetch] = []
             for partition in meta.partitions:
                 if partition.state_machine == "log":
-                    jobs += await self._fetch_log(meta, partition.partition_id)
+                    await wait(0)  # of most of them nothing may be lacking: each waits for nothing
+                    fetches += await self._fetch_log(meta, parent, partition.partition_id)
             await self._stop_compaction()  # the journal begins nowhere else from here on
             self._check_use(meta)
-            for job in jobs:
-                await self._offload.run(job)
+            for fetch in fetches:
+                await self._offload.run(fetch.save())
             await self._offload.run(lambda: self._ready(global_index))
             self._over = True  # another fetch that failed would set compaction going, below what the logs say now
         except (OSError, InvariantViolated) as error:
@@ -301,9 +303,11 @@ class Installing:
         finally:
             await asyncio.shield(self._offload.run(file.close))
 
-    async def _fetch_log(self, meta: SetMeta, partition_id: PartitionId) -> list[Callable[[], None]]:
-        """What this node's log of a partition lacks up to the cut; returns the jobs that save the places of all."""
-        parent = ParentState.decode(meta.parent)
+    async def _fetch_log(self, meta: SetMeta, parent: ParentState, partition_id: PartitionId) -> list[LogFetch]:
+        """What this node's log of a partition lacks up to the cut; returns what has places to save, once all is here.
+
+        ``parent``: that of ``meta``.
+        """
         store = await self._log_of(partition_id, kind_of(self._cluster, parent.lifecycle, partition_id))
         tail = parent.tails.get(partition_id)
         if tail is None:
@@ -332,7 +336,7 @@ class Installing:
         fetch.check_end()
         while store.awaits_sync(tail.last_index):
             await wait(DURABLE_POLL_S)
-        return [fetch.save()]
+        return [fetch]
 
     async def _keep_pace(self, nbytes: int, began: float) -> None:
         due = nbytes / self._settings.bytes_per_s - (self._clock.monotonic() - began)

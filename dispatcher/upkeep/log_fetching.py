@@ -12,6 +12,7 @@ from logboom.types import DIGEST_BYTES, NUMBER_MAX, GlobalLogIndex, PartitionId,
 from logboom.wire import Frame
 from partitions.log.batch import parse_header
 from partitions.log.log import PartitionLog
+from partitions.log.places import Rows
 from raftlog.entries.parent_state import Tail
 from raftlog.entries.voids import Void
 
@@ -28,8 +29,8 @@ class LogFetch:
         self._store = store
         self._tail = tail
         self._voids = {each.first_index: each for each in voids}
-        self._rows: list[tuple[int, int, bytes]] = []
-        """Last index, global index, digest of what came."""
+        self._rows = Rows()
+        """Of what came."""
 
     @property
     def is_whole(self) -> bool:
@@ -42,7 +43,7 @@ class LogFetch:
         if void is None:
             return False
         self._store.concede(void.last_index, void.digest)
-        self._rows.append((void.last_index, void.global_index, void.digest))
+        self._rows.append(void.last_index, void.global_index, void.digest)
         self.after = void.last_index
         return True
 
@@ -54,12 +55,12 @@ class LogFetch:
             if header.partition_id != partition_id or header.first_index != self.after + 1:
                 raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: not what was asked for")
             receive(raw)
-            self._rows.append((header.last_index, global_index, header.digest))
+            self._rows.append(header.last_index, global_index, header.digest)
             self.after = header.last_index
 
     def is_durable(self) -> bool:
         """All that was taken is. Raises CorruptData for what cannot be appended."""
-        digest = self._rows[-1][2]
+        digest = self._rows.last_digest
         if self._store.is_durable(self.after, digest):
             return True
         if not self._store.holds(self.after, digest):
@@ -86,18 +87,18 @@ class LogFetch:
             raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: nothing, and no reason")
         in_front = number(frame.header, "before_global") if "before_global" in frame.header else 0
         self._store.follow(PartitionLogIndex(first - 1), before, in_front)  # and what is here of before, which does not
-        self._rows, self.after = [], first - 1
+        self._rows, self.after = Rows(), first - 1
         return True
 
     def check_end(self) -> None:
         """Raises CorruptData for a log that ends otherwise than the snapshot says."""
-        if self._rows and self._rows[-1][2] != self._tail.digest:
+        if self._rows and self._rows.last_digest != self._tail.digest:
             raise CorruptData(
                 f"partition {self._store.partition_id}: what was fetched does not end as the snapshot says"
             )
 
     def save(self) -> Callable[[], None]:
-        """A job that saves the places of all of it, once it is synced."""
+        """A job, for another thread, that saves the places of all of it, once it is synced."""
         nowhere = {(void.last_index, void.digest) for void in self._voids.values()}
         return self._store.save_fetched(self._rows, through_index=self._tail.last_index, voids=nowhere)
 

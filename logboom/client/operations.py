@@ -28,6 +28,8 @@ class LogPiece(NamedTuple):
     """Digest of the batch in front of that."""
     void: PartitionLogIndex = PartitionLogIndex(0)
     """Last index of what stands in the place that was asked for, if that was declared void; ``first`` is behind it."""
+    void_global: GlobalLogIndex = GlobalLogIndex(0)
+    """Its global index."""
 
 
 def log_piece_of(frame: Frame) -> LogPiece:
@@ -44,10 +46,10 @@ def log_piece_of(frame: Frame) -> LogPiece:
         at += length
     if at != len(frame.body):
         raise ProtocolError(f"LOG_PIECE: rows of {at} bytes, a body of {len(frame.body)}")
-    said = header.get("void", [0, 0])
-    if not isinstance(said, list) or len(said) < 2 or type(said[1]) is not int or said[1] < 0:
+    said = header.get("void", [0, 0, b"", 0])
+    if not isinstance(said, list) or len(said) != 4 or any(type(n) is not int or n < 0 for n in (said[1], said[3])):
         raise ProtocolError("LOG_PIECE: bad void")
-    return LogPiece(batches, PartitionLogIndex(first), before, PartitionLogIndex(said[1]))
+    return LogPiece(batches, PartitionLogIndex(first), before, PartitionLogIndex(said[1]), GlobalLogIndex(said[3]))
 
 
 def _chosen(ack: str | None, linearizable: bool | None) -> dict[str, Any]:  # noqa: FBT001 - None, too

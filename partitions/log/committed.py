@@ -214,34 +214,25 @@ class Committed:
 
     def find(self, last_index: int, digest: bytes) -> BatchRef | None:
         """Where this batch is; None: not committed, damaged, void, or removed."""
-        position = self._found(last_index, digest)
-        return None if position is None else ref_at(self._columns, position)
+        columns = self._columns
+        position = self._found(columns, last_index, digest)
+        return None if position is None else ref_at(columns, position)
 
     def holds(self, last_index: int, digest: bytes) -> bool:
         """``find`` would."""
-        return self._found(last_index, digest) is not None
+        return self._found(self._columns, last_index, digest) is not None
 
-    def _found(self, last_index: int, digest: bytes) -> int | None:
+    def _found(self, columns: Columns, last_index: int, digest: bytes) -> int | None:
         if self._lost and (last_index, digest) in self._lost:
             return None
-        columns = self._columns
-        position = self.position(last_index, digest)
+        position = _position(columns, last_index, digest)
         if position is None or columns.place(position - columns.start)[0] == NOWHERE_SEGMENT:
             return None
         return position
 
     def position(self, last_index: int, digest: bytes) -> int | None:
         """Where this batch is in the order of the log, readable or not; None: not committed, or removed."""
-        columns = self._columns
-        rows = columns.last
-        newest = len(rows) - 1  # more may be appended meanwhile
-        if newest < 0 or last_index > rows[newest]:
-            return None  # whatever is about to be appended: as often asked as all else
-        row = newest if rows[newest] == last_index else bisect_left(rows, last_index, 0, newest)
-        if rows[row] == last_index:
-            position = columns.start + row
-            return position if columns.digest(position) == digest else None
-        return None
+        return _position(self._columns, last_index, digest)
 
     def is_nowhere(self, position: int) -> bool:
         """The batch there is void, or nobody has it: there are no bytes of it. Raises IndexCompacted."""
@@ -415,6 +406,18 @@ class Committed:
             columns = columns.part(columns.start, columns.end)
         self._columns = columns.with_moved(moved)
         self.moved += 1
+
+
+def _position(columns: Columns, last_index: int, digest: bytes) -> int | None:
+    rows = columns.last
+    newest = len(rows) - 1  # more may be appended meanwhile
+    if newest < 0 or last_index > rows[newest]:
+        return None  # whatever is about to be appended: as often asked as all else
+    row = newest if rows[newest] == last_index else bisect_left(rows, last_index, 0, newest)
+    if rows[row] == last_index:
+        position = columns.start + row
+        return position if columns.digest(position) == digest else None
+    return None
 
 
 def ref_at(columns: Columns, position: int) -> BatchRef:

@@ -10,7 +10,7 @@ other threads. What they share is append-only arrays and immutable tuples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -19,12 +19,13 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
 from logboom.types import NO_DIGEST, NUMBER_MAX, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import Batch
+from partitions.log.committed import Columns
 from partitions.log.compaction import Lease, Leases, Taken, removal
 from partitions.log.holes import hole_ref
 from partitions.log.log_holes import LogHoles
 from partitions.log.open_segment import OpenSegment, WriteJob
 from partitions.log.opening import FROM_THE_BEGINNING, LogBase, open_segments
-from partitions.log.places import PLACES, saving, with_fetched
+from partitions.log.places import PLACES, Rows, part_through, saving, with_fetched
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef, Damage
 from partitions.log.tentative import Tentative
@@ -281,9 +282,9 @@ class PartitionLog(LogHoles):
             ref.first_index,
             self.committed_index,
         )
-        self._tentative.commit(last_index)
-        self.recent.committed(digest)
         self._committed.append(ref, global_index)
+        self._tentative.commit(last_index)  # behind that: other threads find it in one or the other at any moment
+        self.recent.committed(digest)
         self._head = digest
         self.committed_index = PartitionLogIndex(last_index)
         self.committed_global_index = GlobalLogIndex(global_index)
@@ -328,8 +329,10 @@ class PartitionLog(LogHoles):
             through_index,
             self.durable_index,
         )
-        path, columns = self._directory / PLACES, self._committed.columns
-        return saving(self._disk, path, self.partition_id, columns, through_index, settle=self.open_segment.settle)
+        return self._saving(partial(part_through, self._committed.columns, through_index))
+
+    def _saving(self, made: Callable[[], Columns]) -> Callable[[], None]:
+        return saving(self._disk, self._directory / PLACES, self.partition_id, made, settle=self.open_segment.settle)
 
     @property
     def moved(self) -> int:
@@ -420,17 +423,17 @@ class PartitionLog(LogHoles):
 
     def save_fetched(
         self,
-        rows: Sequence[tuple[int, int, bytes]],
+        rows: Rows,
         *,
         through_index: int = NUMBER_MAX,
         voids: Collection[tuple[int, bytes]] = (),
     ) -> Callable[[], None]:
-        """``save_places`` of what is committed up to an index, and of ``rows`` (last index, global index, digest).
+        """``save_places`` of what is committed up to an index, and of ``rows``. The job may raise CorruptData.
 
-        All of it is durable, or among ``voids`` (last index, digest), or nobody has it. Of ``rows`` some may have been
-        committed meanwhile.
+        All is durable, or among ``voids`` (last index, digest), or nobody has it. Some may be committed by now.
         """
-        columns = with_fetched(
+        made = partial(
+            with_fetched,
             self._committed.columns,
             rows,
             through_index=through_index,
@@ -438,8 +441,7 @@ class PartitionLog(LogHoles):
             find=self.find,
             voids=voids,
         )
-        path = self._directory / PLACES
-        return saving(self._disk, path, self.partition_id, columns, NUMBER_MAX, settle=self.open_segment.settle)
+        return self._saving(made)
 
     def close(self) -> None:
         """Idempotent. What is queued and not written is dropped: nobody was told about it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from operator import lt
 from pathlib import Path
@@ -40,47 +40,80 @@ _NOWHERE: Final = (
 ROW_BYTES: Final = 8 + 8 + 4 + 8 + 4 + DIGEST_BYTES
 
 
+class Rows:
+    """Batches that were fetched: last index, global index and digest of each, in 32 bytes."""
+
+    def __init__(self, rows: Iterable[tuple[int, int, bytes]] = ()) -> None:
+        self._last = array("Q")
+        self._global_index = array("Q")
+        self._digests = bytearray()
+        for row in rows:
+            self.append(*row)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __iter__(self) -> Iterator[tuple[int, int, bytes]]:
+        for row, (last_index, global_index) in enumerate(zip(self._last, self._global_index, strict=True)):
+            yield last_index, global_index, self._digest(row)
+
+    def append(self, last_index: int, global_index: int, digest: bytes) -> None:
+        """The one that follows."""
+        self._last.append(last_index)
+        self._global_index.append(global_index)
+        self._digests += digest
+
+    @property
+    def first_global(self) -> int:
+        """Global index of the first; there is one."""
+        return self._global_index[0]
+
+    @property
+    def last_digest(self) -> bytes:
+        """Of the last; there is one."""
+        return self._digest(len(self._last) - 1)
+
+    def _digest(self, row: int) -> bytes:
+        return bytes(self._digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES])
+
+
 def saving(
-    disk: Disk,
-    path: Path,
-    partition_id: PartitionId,
-    columns: Columns,
-    through_index: int,
-    *,
-    settle: Callable[[], None],
+    disk: Disk, path: Path, partition_id: PartitionId, made: Callable[[], Columns], *, settle: Callable[[], None]
 ) -> Callable[[], None]:
-    """A job that calls ``settle``, which makes the batches durable, and then writes where those up to the index are."""
-    end = columns.through(through_index)  # more is appended while the job waits
+    """A job that calls ``settle``, which makes the batches durable, and then writes where those of ``made`` are."""
 
     def run() -> None:
         settle()
-        disk.replace_file(path, *pieces_of(columns.part(columns.start, end, step=STEP), partition_id))
+        disk.replace_file(path, *pieces_of(made(), partition_id))
 
     return run
 
 
+def part_through(columns: Columns, through_index: int) -> Columns:
+    """A copy of what ends up to there, whatever is appended meanwhile. Any thread."""
+    return columns.part(columns.start, columns.through(through_index), step=STEP)
+
+
 def with_fetched(
     columns: Columns,
-    rows: Sequence[tuple[int, int, bytes]],
+    rows: Rows,
     *,
     through_index: int,
     followed: tuple[int, bytes, int] | None,
     find: Callable[[int, bytes], BatchRef | None],
     voids: Collection[tuple[int, bytes]] = (),
 ) -> Columns:
-    """A copy of ``columns``, up to an index, with batches behind them: last index, global index, digest.
+    """A copy of ``columns``, up to an index, with batches behind them. Any thread. Raises CorruptData.
 
     What was committed since it was fetched is in the columns already. ``voids``: those that lie nowhere.
-
-    Raises CorruptData.
 
     ``followed``: index, digest and global index (0: not known) of the batch in front of ``rows``; the columns go, if
     they end before it.
     """
-    columns = columns.part(columns.start, columns.through(through_index))
+    columns = part_through(columns, through_index)
     if followed is not None and followed[0] > columns.last_index(columns.end - 1):
         columns = Columns(before_index=followed[0], before_digest=followed[1])
-        columns.before_global = followed[2] if rows and followed[2] < rows[0][1] else 0
+        columns.before_global = followed[2] if rows and followed[2] < rows.first_global else 0
     for last_index, global_index, digest in rows:
         if last_index <= columns.last_index(columns.end - 1):
             continue

@@ -5,7 +5,7 @@ Everything is asked of one node, piece by piece, and written so that a backup th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -22,11 +22,12 @@ from logboom.errors import (
     WrongNode,
 )
 from logboom.sync_client import SyncClient
-from logboom.types import GlobalLogIndex, PartitionId
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import Batch, parse_batch
 from ports.disk import Disk, File
 from raftlog.entries.parent_state import ParentState
-from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, check_free, log_tails, voids_of
+from raftlog.entries.voids import Void
+from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, check_free, forgets_voids, log_tails, voids_of
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
 from server.offline.world import OfflineWorld, real_offline_world
@@ -252,12 +253,15 @@ class _Copy:
         self._global_index = global_index
         self._progress = progress
         self._bytes = self._batches = self._log_bytes = 0
+        self._forgets = False
+        """More were declared void than the set knows of."""
 
     def run(self) -> Done:
         meta = self._set()
+        all_voids, self._forgets = voids_of(meta), forgets_voids(meta)
         for partition, (last_index, digest) in log_tails(meta).items():
-            archive, voids = self._target.log(partition), voids_of(meta, partition)
-            known = {void.last_index for void in voids}
+            archive, voids = self._target.log(partition), all_voids.get(partition, ())
+            known: dict[int, Void] = {void.last_index: void for void in voids}
             for after, through, before in archive.gaps(last_index):
                 gone = self._log(archive, known, after, through, before)
                 # Of a gap in front of what is here it says nothing about the set.
@@ -345,10 +349,12 @@ class _Copy:
 
     # -- logs
 
-    def _log(self, archive: LogArchive, voids: Container[int], after: int, through: int, digest: bytes | None) -> bool:
+    def _log(
+        self, archive: LogArchive, voids: Mapping[int, Void], after: int, through: int, digest: bytes | None
+    ) -> bool:
         """What lies between; what is gone everywhere is left out. ``digest``: of the batch in front, if it is here.
 
-        ``voids``: last indices of what the set knows to be void. True: what ``through`` ends with is gone.
+        ``voids``: what the set knows to be void, by last index. True: what ``through`` ends with is gone.
         """
         gone = False
         rows: list[tuple[GlobalLogIndex, Batch]] = []
@@ -360,13 +366,10 @@ class _Copy:
                     raise InvalidRequest(
                         f"{self._source.node} gives nothing of partition {archive.partition_id} behind {after}"
                     )
-                if piece.void and piece.void not in voids:  # a restore would find a gap there
-                    raise InvalidRequest(
-                        f"the snapshot at {self._global_index} is of before the batch up to {piece.void} "
-                        f"of partition {archive.partition_id} was declared void: write to any partition, then back "
-                        "up again"
-                    )
+                void = self._void(archive.partition_id, voids, after, piece)
                 self._keep(archive, rows)
+                if void is not None and self._target.contents is not None:
+                    archive.note_void(void, self._target.contents.cluster)
                 after, digest, rows, nbytes = piece.first - 1, piece.before, [], 0
                 gone = not piece.void and after >= through
                 continue
@@ -389,6 +392,19 @@ class _Copy:
                 rows, nbytes = [], 0
         self._keep(archive, rows)
         return gone
+
+    def _void(self, partition: PartitionId, voids: Mapping[int, Void], after: int, piece: LogPiece) -> Void | None:
+        """What stands behind ``after``, if it was declared void. Raises InvalidRequest if that came after the set."""
+        if not piece.void or piece.void in voids:
+            return voids.get(piece.void)
+        if not self._forgets:
+            raise InvalidRequest(
+                f"the snapshot at {self._global_index} is of before the batch up to {piece.void} "
+                f"of partition {partition} was declared void: write to any partition, then back up again"
+            )
+        void = Void(partition, PartitionLogIndex(after + 1), piece.void, piece.before, piece.void_global)
+        void.check()
+        return void
 
     def _keep(self, archive: LogArchive, rows: Sequence[tuple[GlobalLogIndex, Batch]]) -> None:
         if rows and self._target.contents is not None:

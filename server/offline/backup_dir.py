@@ -7,6 +7,7 @@
     <global index, 20 digits>.set, .states     as in a node's directory
     logs/<partition>/<first index, 20 digits>.batches
     logs/<partition>/<last index, 20 digits>.nothing
+    logs/<partition>/<last index, 20 digits>.void
 
 Whatever backup.json does not name is under way or left over: the next backup goes on from there.
 """
@@ -33,12 +34,15 @@ from server.offline.batches import (
     NOTHING,
     ROWS_AT,
     SUFFIX,
+    VOID,
     BatchFile,
     Span,
     decode,
     decode_nothing,
+    decode_void,
     encode,
     encode_nothing,
+    encode_void,
     name_of,
     span_of,
 )
@@ -188,8 +192,9 @@ class BackupDir:
 
     def _has_logs(self, meta: SetMeta) -> bool:
         try:
+            voids = voids_of(meta)
             for partition, tail in log_tails(meta).items():
-                self.log(partition).run_to(*tail, voids_of(meta, partition))
+                self.log(partition).run_to(*tail, voids.get(partition, ()))
         except CorruptData:
             return False
         return True
@@ -279,25 +284,58 @@ class LogArchive:
                               path=str(path), offset=0)  # fmt: skip
         return span.last_index, span.last_digest
 
+    def note_void(self, void: Void, cluster: str) -> None:
+        """The cluster has nothing in this place for good; sets know of the last so many such batches only."""
+        self._disk.make_directory(self.directory)
+        path = self.directory / f"{void.last_index:020d}{VOID}"
+        self._disk.replace_file(path, encode_void(void, cluster=cluster_hash(cluster)))
+
+    def void_notes(self) -> list[Path]:
+        """Of what ``note_void`` was told, in the order of the log."""
+        if not self._disk.exists(self.directory):
+            return []
+        return [self.directory / name for name in sorted(self._disk.list(self.directory)) if name.endswith(VOID)]
+
+    def noted_void(self, path: Path) -> Void:
+        """What such a note says. Raises CorruptData."""
+        void = decode_void(self._disk.read_file(path), path=path)
+        if void.partition_id != self.partition_id or path.name != f"{void.last_index:020d}{VOID}":
+            raise CorruptData(f"{path}: of partition {void.partition_id}, up to {void.last_index}: misplaced",
+                              path=str(path), offset=0)  # fmt: skip
+        return void
+
+    def voids(self) -> list[Void]:
+        """All that are noted. Raises CorruptData."""
+        return [self.noted_void(path) for path in self.void_notes()]
+
     def _nothing(self, last_index: int) -> Path:
         return self.directory / f"{last_index:020d}{NOTHING}"
 
     def gaps(self, through_index: int) -> list[tuple[int, int, bytes | None]]:
-        """What is not here of the log up to there: after, through, and the digest of the batch in front, if known."""
+        """What is not here of the log up to there: after, through, and the digest of the batch in front, if known.
+
+        What is noted to be void is here.
+        """
         found: list[tuple[int, int, bytes | None]] = []
         end, digest = 0, None
-        for span in self.spans():
-            if span.first_index > end + 1 and end < through_index:
-                found.append((end, min(through_index, span.first_index - 1), digest))
-            if span.last_index > end:
-                end, digest = span.last_index, span.last_digest
+        here = [(span.first_index, span.last_index, span.last_digest) for span in self.spans()]
+        for first, last, last_digest in sorted(
+            [*here, *((v.first_index, v.last_index, v.digest) for v in self.voids())]
+        ):
+            if first > end + 1 and end < through_index:
+                found.append((end, min(through_index, first - 1), digest))
+            if last > end:
+                end, digest = last, last_digest
         return [*found, (end, through_index, digest)] if end < through_index else found
 
     def run_to(self, last_index: int, digest: bytes, voids: Sequence[Void] = ()) -> list[Span]:
         """The files that hold what ends there, from the first one on that the others follow without a gap.
 
-        ``voids``: those of this partition, over which the log steps. Raises CorruptData when there is no such batch.
+        ``voids``: those of this partition that a set knows, over which the log steps, as over those that are noted.
+
+        Raises CorruptData when there is no such batch.
         """
+        voids = [*voids, *self.voids()]
         run: list[Span] = []
         for span in self.spans():
             if span.first_index > last_index:
@@ -337,9 +375,18 @@ def leads(end: End, to: End, voids: Sequence[Void]) -> bool:
     return True
 
 
-def voids_of(meta: SetMeta, partition: PartitionId) -> list[Void]:
-    """What a set knows to be void in a partition's log."""
-    return ParentState.decode(meta.parent).voids.of(partition)
+def voids_of(meta: SetMeta) -> dict[PartitionId, list[Void]]:
+    """What a set knows to be void in the logs of those partitions that have any. Once for all of them: it is long."""
+    found: dict[PartitionId, list[Void]] = {}
+    for void in ParentState.decode(meta.parent).voids.kept:
+        found.setdefault(void.partition_id, []).append(void)
+    return found
+
+
+def forgets_voids(meta: SetMeta) -> bool:
+    """There were more than a set keeps: what it does not know to be void may be so since long before it."""
+    voids = ParentState.decode(meta.parent).voids
+    return voids.count > len(voids.kept)
 
 
 def log_tails(meta: SetMeta) -> dict[PartitionId, End]:

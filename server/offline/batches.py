@@ -9,7 +9,8 @@ Little-endian (docs/disk-format.md)::
     batches as in a partition's log
 
 There is one way to write batches down, and a file is never changed. A ``.nothing`` file is a header and its digest:
-the cluster had removed all that ended at its last index, or before.
+the cluster had removed all that ended at its last index, or before. So is a ``.void`` file: that batch was lost
+everywhere, and declared void.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Final, NamedTuple
 from blake3 import blake3
 
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import DIGEST_BYTES, NUMBER_MAX, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import Batch, parse_batch
 from ports.invariant import invariant
+from raftlog.entries.voids import Void
 
 MAGIC: Final = b"LBBTCH"
 VERSION: Final = 1
@@ -33,6 +35,7 @@ ROW: Final = struct.Struct("<QI")
 ROWS_AT: Final = HEADER.size + DIGEST_BYTES
 SUFFIX: Final = ".batches"
 NOTHING: Final = ".nothing"
+VOID: Final = ".void"
 
 
 class Span(NamedTuple):
@@ -92,6 +95,24 @@ def decode_nothing(raw: bytes, *, path: Path) -> Span:
     if raw != said:
         raise _corrupt(path, "does not match its digest")
     return span
+
+
+def encode_void(void: Void, *, cluster: bytes) -> bytes:
+    """A file that says: this batch counts as nothing. Its global index stands where the bytes of batches do."""
+    partition, first, last, digest, global_index = void[:5]
+    head = HEADER.pack(MAGIC, VERSION, partition, 0, first, last, NO_DIGEST, digest, global_index, cluster)
+    return head + blake3(head).digest(DIGEST_BYTES)
+
+
+def decode_void(raw: bytes, *, path: Path) -> Void:
+    """Inverse. Raises CorruptData or IncompatibleVersion."""
+    span = span_of(raw, path=path)
+    void = Void(span.partition_id, span.first_index, span.last_index, span.last_digest, GlobalLogIndex(span.nbytes))
+    if raw != encode_void(void, cluster=span.cluster):
+        raise _corrupt(path, "does not match its digest")
+    if not 0 < void.first_index <= void.last_index < NUMBER_MAX or not 0 < void.global_index < NUMBER_MAX:
+        raise _corrupt(path, f"a void from {void.first_index} to {void.last_index}, at {void.global_index}")
+    return void
 
 
 def span_of(raw: bytes, *, path: Path) -> Span:

@@ -26,6 +26,7 @@ from logboom.types import (
     PartitionLogIndex,
 )
 from partitions.log.log import PartitionLog
+from partitions.log.places import Rows
 from ports.disk import Disk
 from raftlog.entries.lifecycle import kind_of
 from raftlog.entries.parent_state import ParentState, Tail
@@ -91,8 +92,9 @@ def restore(
         source = BackupDir(LookingDisk(disk), directory)  # it may be one that nobody can write to
         meta = _chosen(source, global_index)
         _check(meta, settings.cluster, as_cluster=as_cluster)
+        voids = voids_of(meta)
         runs = {
-            partition: source.log(partition).run_to(*tail, voids_of(meta, partition))
+            partition: source.log(partition).run_to(*tail, voids.get(partition, ()))
             for partition, tail in sorted(log_tails(meta).items())
         }  # before anything is written
         _check_empty(disk, target)
@@ -192,6 +194,8 @@ class _Restore:
         self._target = target
         self._settings = settings
         self._meta = meta
+        self._tails = ParentState.decode(meta.parent).tails
+        self._voids = voids_of(meta)
         self._lineage = lineage
         self._progress = progress
         self.batches = 0
@@ -224,7 +228,7 @@ class _Restore:
     def log(self, partition: PartitionId, run: Sequence[Span]) -> None:
         """A partition's segments, and the places of its batches."""
         cluster = self._settings.cluster
-        tail = ParentState.decode(self._meta.parent).tails[partition]
+        tail = self._tails[partition]
         log = PartitionLog.open(
             disk=self._disk,
             directory=self._target / "partitions" / str(partition),
@@ -243,8 +247,9 @@ class _Restore:
         return of_one if self._settings.snapshot.retain_log_ms else without_age(of_one)
 
     def _fill(self, log: PartitionLog, archive: LogArchive, run: Sequence[Span], tail: Tail) -> None:
-        rows: list[tuple[int, int, bytes]] = []
-        voids = {void.first_index: void for void in voids_of(self._meta, archive.partition_id)}
+        rows = Rows()
+        known = (*archive.voids(), *self._voids.get(archive.partition_id, ()))
+        voids = {void.first_index: void for void in known}
         before = (run[0].first_index - 1, run[0].before_digest) if run else (tail.last_index, tail.digest)
         if before[1] != NO_DIGEST:
             log.follow(PartitionLogIndex(before[0]), before[1])
@@ -252,7 +257,7 @@ class _Restore:
         def step_over(after: int) -> int:
             while after < tail.last_index and (void := voids.get(PartitionLogIndex(after + 1))) is not None:
                 log.concede(void.last_index, void.digest)
-                rows.append((void.last_index, void.global_index, void.digest))
+                rows.append(void.last_index, void.global_index, void.digest)
                 after = void.last_index
             return after
 
@@ -263,7 +268,7 @@ class _Restore:
                     break
                 if batch.last_index > after:  # else it is void, and was copied before it was lost
                     log.append(batch)
-                    rows.append((batch.last_index, global_index, batch.digest))
+                    rows.append(batch.last_index, global_index, batch.digest)
                     after = step_over(batch.last_index)
             job = log.take()
             if job is not None:

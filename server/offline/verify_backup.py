@@ -60,7 +60,8 @@ def _check(disk: LookingDisk, path: Path, report: Report) -> None:
             report.damage(place, f"it is not the set that {INDEX} names", AGAIN)
         for partition, end in log_tails(meta).items():
             needed.setdefault(partition, {})[end] = kept.global_index
-            voids.setdefault(partition, []).extend(voids_of(meta, partition))
+        for partition, some in voids_of(meta).items():
+            voids.setdefault(partition, []).extend(some)
     for partition in sorted({*needed, *_partitions(disk, path, report)}):
         archive = LogArchive(disk, path / LOGS / str(partition), partition)
         try:
@@ -98,6 +99,7 @@ def _log(
     archive: LogArchive, needed: Mapping[End, int], voids: Sequence[Void], cluster: str | None, report: Report
 ) -> dict[End, int]:
     """Returns what is missing of ``needed``."""
+    voids = [*voids, *_noted_voids(archive, report)]
     missing = {end: at for end, at in needed.items() if end not in {(void.last_index, void.digest) for void in voids}}
     notes = _notes(archive, report)
     before: Span | None = None
@@ -133,6 +135,18 @@ def _notes(archive: LogArchive, report: Report) -> dict[End, Path]:
         report.count("batch_files")
         try:
             found[archive.noted(file)] = file
+        except (CorruptData, IncompatibleVersion) as error:
+            report.error(file, error, AGAIN)
+    return found
+
+
+def _noted_voids(archive: LogArchive, report: Report) -> list[Void]:
+    """Of what sets know no more."""
+    found = []
+    for file in archive.void_notes():
+        report.count("batch_files")
+        try:
+            found.append(archive.noted_void(file))
         except (CorruptData, IncompatibleVersion) as error:
             report.error(file, error, AGAIN)
     return found

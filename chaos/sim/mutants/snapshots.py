@@ -140,7 +140,7 @@ MUTANTS: Final = (
             Edit(
                 "partitions.log.log:PartitionLog.save_fetched",
                 "rows,\n        through_index=",
-                "rows[1:],\n        through_index=",
+                "Rows(list(rows)[1:]),\n        through_index=",
             ),
         ),
     ),

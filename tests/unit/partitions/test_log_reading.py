@@ -78,3 +78,30 @@ def test_a_reader_sees_a_commit_under_way_whole_or_not_at_all(tmp_path, column):
     log.close()
     assert all(view in ([(1, 1)], [(1, 1), (2, 7)]) for view in seen)
     assert seen[-1] == [(1, 1), (2, 7)]
+
+
+def test_a_batch_is_found_at_each_moment_of_its_commit(tmp_path, monkeypatch):
+    """It was nowhere for a moment: whoever read it then, for another node, said that it is not here."""
+    log = PartitionLog.open(
+        disk=OsDisk(),
+        directory=tmp_path,
+        partition_id=PartitionId(0),
+        settings=LogSettings(segment_bytes=4096),
+        mode=DurabilityMode.WRITE_AHEAD,
+    )
+    digest, seen = _append(log, 1, bytes(16)), []
+
+    def watched(step):
+        def taken(*args):
+            seen.append(log.read_batch(1, digest))
+            step(*args)
+            seen.append(log.read_batch(1, digest))
+
+        return taken
+
+    monkeypatch.setattr(log._tentative, "commit", watched(log._tentative.commit))
+    monkeypatch.setattr(log._committed, "append", watched(log._committed.append))
+    log.commit(last_index=1, digest=digest, global_index=1, term=1)
+    log.close()
+    assert len(seen) == 4
+    assert len(set(seen)) == 1
