@@ -18,7 +18,7 @@ from dispatcher.pipeline.pending import Done
 from dispatcher.pipeline.proposing import Admitted, Proposing
 from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.requests.requests import SubmitRequest, check_parts, copied
-from dispatcher.requests.retries import already_applied, making_room, ordered_before
+from dispatcher.requests.retries import already_applied, check_whole, making_room, ordered_before
 from logboom.errors import (
     DeadlineExceeded,
     LogboomError,
@@ -94,6 +94,7 @@ class Submitting:
             return None
         self.proposing.makes_way(request.producer)
         self._check_applied(request)
+        check_whole(request, pipeline.workers, pipeline.pending.ahead)
         lacking = self._make_room(request, now)
         parts = _sizes(request)
         found = lacking or self._proposals() or self.waiting.held_back(parts, request.principal)
@@ -202,12 +203,14 @@ class Submitting:
     def _propose_after_all(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
         """It has waited: other things are ordered, and applied, than when it came."""
         error: LogboomError | None = None
+        pipeline = self._pipeline
         self.proposing.makes_way(request.producer)
         try:
             self._check_applied(request)
-            lacking = self._make_room(request, self._pipeline.clock.monotonic())
+            check_whole(request, pipeline.workers, pipeline.pending.ahead)
+            lacking = self._make_room(request, pipeline.clock.monotonic())
             error = None if lacking is None else self._admission.refuse(lacking)
-        except (PartitionPaused, QuotaExceeded) as refused:
+        except (PartitionPaused, QuotaExceeded, Unavailable, UnknownOutcome) as refused:
             error = refused
         if error is None:
             self.proposing.propose(Admitted(request, ticket, done))

@@ -1,12 +1,16 @@
-"""Requests that come again: what was applied before is answered from memory, and not ordered once more."""
+"""Requests that come again: what was applied before is answered from memory, and not ordered once more.
+
+And those that come late: what would take effect by half is not ordered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
+from logboom.errors import Unavailable, UnknownOutcome
 from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId, Status
-from partitions.apply.dedupe import NOTHING
+from partitions.apply.dedupe import NOTHING, RETRY_AFTER_S
 from partitions.apply.ordered import Ordered, OrderedParts
 from partitions.apply.worker import ApplyWorker
 
@@ -101,6 +105,38 @@ def _ordered_before(
     return ahead.has_inherited(part.partition_id, through) or dedupe.may_have(
         request.producer, request.epoch, first, stop
     )
+
+
+def check_whole(request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], ahead: Ahead) -> None:
+    """All of it takes effect, or nothing does, if it is ordered now: nobody can see to that when it is applied.
+
+    It may have been given up while it was on its way, or waited: then its producer has settled its numbers, in those
+    of its partitions that have had something of his since. Raises UnknownOutcome for that; Unavailable while it cannot
+    be known, since others have ordered something that is not applied here yet.
+    """
+    if len(request.parts) < 2 or request.producer == NO_PRODUCER:
+        return
+    settled = fresh = unclear = False
+    for partition_id, first, floor, records in request.parts:
+        stop, before = first + records.count, ahead.of(partition_id, request.producer)
+        dedupe, through = workers[partition_id].remembered
+        lookup = dedupe.lookup(request.producer, request.epoch, first, records.count)
+        if lookup is not None or before.has(request.epoch, first, stop):
+            return  # it was ordered, hence as a whole; a part whose batch was void may have an effect now
+        count = dedupe.settled(request.producer, request.epoch, (first, stop), floor, before)
+        settled |= count > 0
+        if count < records.count:
+            inherited = ahead.has_inherited(partition_id, through)
+            unclear |= inherited
+            fresh |= count > 0 or not inherited
+    if settled and fresh:
+        raise UnknownOutcome("its numbers were settled while it was on its way: half of it would take effect")
+    if unclear:
+        raise Unavailable(
+            "what was ordered before this node led is not applied yet, and may have settled a part of this",
+            retry_after=RETRY_AFTER_S,
+            outcome="not_applied" if fresh else "unknown",
+        )
 
 
 def making_room(

@@ -277,7 +277,8 @@ class _Totals:
     def tell_more(self) -> None:
         """That there may be more keys to remove, on stderr."""
         if any("more" in (row["results"] or ()) for row in self._parts.values()):
-            talk("logboom: not all keys were removed at once (`more`): submit it again for the rest")
+            how = "submit it again" if self._producer is None else "submit it under another name, or without --once,"
+            talk(f"logboom: not all keys were removed at once (`more`): {how} for the rest")
 
     def _where(self, line: int, row: Row) -> tuple[int, Record]:
         try:

@@ -64,8 +64,9 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
     TLS a warning says that it can be read on the way. ``admission_wait`` (seconds) is the default of every submit.
     ``max_in_flight_bytes``: submits beyond it wait for earlier ones to be answered.
     ``rng``: all chance, the producer id too, comes from it. For tests: equal seeds would be one producer.
-    A client belongs to the event loop that it is first used on. One that nobody closes leaves its connections open as
-    long as anybody holds it, or anything that it gave, and something is under way.
+    A client belongs to the event loop that it is first used on, and to the process that it was made in: a forked child
+    makes another. One that nobody closes leaves its connections open as long as anybody holds it, or anything that it
+    gave, and something is under way.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Final
 
-from logboom.errors import LineageMismatch
+from logboom.errors import InvalidRequest, LineageMismatch
 from logboom.records import RECORDS_MAX
 from logboom.types import is_address, lineage_shown
 
@@ -48,8 +48,12 @@ class Known:
         """Whoever is connected is of another history."""
 
     def _learn(self, welcome: dict[str, Any]) -> None:
+        """Raises InvalidRequest for a node of another cluster: when it was asked, nobody had said which one this is."""
+        said = welcome.get("cluster", self.id)
+        if self.id not in (None, said):
+            raise InvalidRequest(f"this is cluster {said!r}, not {self.id!r}")
         self._learn_lineage(welcome)
-        self.id = welcome.get("cluster", self.id)
+        self.id = said
         self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
         if not self.partitions and not self._changed:  # else what we know may be fresher: this node may lag
             self._learn_partitions(welcome)

@@ -37,7 +37,8 @@ class Lookout(Known, Home):
     """A part of ``Cluster``: what is known, kept fresh."""
 
     def __init__(self) -> None:
-        super().__init__()
+        Known.__init__(self)
+        Home.__init__(self)
         self._removed: frozenset[str] = frozenset()
         """Ids that were members once. Such a node may run on, and hears nothing new."""
         self._connections: dict[str, NodeConnection] = {}

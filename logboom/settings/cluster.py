@@ -36,7 +36,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     """Must be equal on all nodes."""
 
     id: str = "logboom"
-    """Name of the cluster; nodes and clients of another one are refused."""
+    """Name of the cluster; nodes and clients of another one are refused. Where two have the same, no client can tell
+    them apart: a name of its own for each."""
     members: tuple[Member, ...] = ()
     """All nodes that the cluster begins with; see below. Later changes (`logboom members`) are in the log and win."""
     partitions: int = 8

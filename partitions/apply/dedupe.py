@@ -364,6 +364,18 @@ class Dedupe:
                 return receipt
         return None
 
+    def settled(
+        self, producer: ProducerId, epoch: int, part: tuple[int, int], floor: int, ahead: OrderedParts = NOTHING
+    ) -> int:
+        """How many of ``part`` (half-open) have no effect any more, once what is ordered ``ahead`` is applied."""
+        known = self._producers.get(producer)
+        if known is not None and known.epoch > epoch:
+            return part[1] - part[0]
+        if known is None or known.epoch < epoch:
+            known = Producer(epoch=epoch)
+        covered = known.covered(*part, floor) + ahead.settled(epoch, *part)
+        return sum(stop - start for start, stop in _merge(covered)) if covered else 0
+
     def may_have(self, producer: ProducerId, epoch: int, first: int, stop: int) -> bool:
         """Something of these sequences may have been applied; if not, nothing is remembered to have been."""
         known = self._producers.get(producer)

@@ -26,6 +26,7 @@ class FakeNode:
         self.members: dict[str, str] = {}
         self.features: list[str] | None = None
         """None: of the first release."""
+        self.cluster = "test"
         self.lineage: str | None = None
         """None: of a release that knows of none."""
         self.takes: dict[str, int] = {}
@@ -137,7 +138,7 @@ class Session(asyncio.Protocol):
         if frame.kind is Kind.HELLO:
             welcome = {
                 "version": 1,
-                "cluster": "test",
+                "cluster": node.cluster,
                 "node": node.name,
                 "leader": node.leader,
                 "members": node.members,

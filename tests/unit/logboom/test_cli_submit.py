@@ -17,7 +17,7 @@ from logboom.cli.rows import command_of, partition_of_row, read_rows, words_row
 from logboom.cli.submit import CHUNK_RECORDS
 from logboom.commands import Add, Cas, Delete, Put, to_record
 from logboom.errors import InvalidRequest, UnknownOutcome
-from logboom.types import KIB, Record
+from logboom.types import KIB, KV_TXN, Record, Status
 from logboom.wire import Kind
 from tests.unit.logboom.command_line import run
 from tests.unit.logboom.fake_server import FakeNode, Session
@@ -90,6 +90,27 @@ def test_what_a_name_was_used_for_before_is_told(node: FakeNode, capsys) -> None
     status, _, err = run(capsys, "submit", "-p", "0", "--once", "load-1", "put", "b", "2")
     assert status == 0
     assert "1 of 1 commands were submitted as 'load-1' before" in err
+
+
+@pytest.mark.parametrize(
+    ("once", "how"),
+    [([], "submit it again"), (["--once", "clean-1"], "submit it under another name, or without --once,")],
+)
+def test_how_the_rest_of_many_keys_is_removed_is_told(node: FakeNode, capsys, once: list[str], how: str) -> None:
+    """Again, under its name it removes nothing: it is done once."""
+
+    def more(session: Session, frame: Any) -> None:
+        ((*where, _),) = node.submit(frame)
+        rows = [[*where, bytes((Status.MORE,))]]
+        session.send(frame, Kind.SUBMITTED, {"parts": rows, "commit_index": node.global_index})
+
+    node.answers[Kind.SUBMIT] = more
+    node.features = [KV_TXN]
+    for before in (False, bool(once)):
+        status, _, err = run(capsys, "submit", "-p", "0", *once, "delete-prefix", "user/")
+        assert status == 0
+        assert err.splitlines()[-1] == f"logboom: not all keys were removed at once (`more`): {how} for the rest"
+        assert ("1 of 1 commands were submitted as 'clean-1' before" in err) == before
 
 
 def test_raw_lines_are_payloads(node: FakeNode, capsys, tmp_path: Path) -> None:
