@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
 import structlog
@@ -153,7 +154,8 @@ class Voiding:
                 )
             return _row(known, {}, done=True)
         repair, term = self._pipeline.raft.repair, self._pipeline.raft.engine.term
-        said = await self._ask(route, term, void=yes, deadline=deadline)
+        with repair.seals.asking(route.digest) if yes else nullcontext():
+            said = await self._ask(route, term, void=yes, deadline=deadline)
         compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
         if compacted:
             story = f"{', '.join(compacted)} has a snapshot that stands for the batch: it is not lost"
@@ -166,7 +168,7 @@ class Voiding:
         if not yes:
             return _row(void, said, done=False)
         self._check_leads()  # in this very step: a batch that is sealed, and not proposed, nobody would take any more
-        repair.seal(hole.digest, on=True)
+        repair.seals.put(hole.digest, on=True)
         if hole.digest not in self._waiting:
             log.warning("void_proposed", **_shown(void), said={str(n): str(lack) for n, lack in said.items()})
             self._pipeline.raft.propose_control(void.fields())
@@ -286,7 +288,7 @@ class Voiding:
             # What it did is in the states of others, and would be missing from this one.
             self._awaiting[partition_id] = void
             pipeline.snapshots.installing.least = max(pipeline.snapshots.installing.least, void.global_index)
-            pipeline.raft.repair.seal(void.digest, on=False)
+            pipeline.raft.repair.seals.put(void.digest, on=False)
         else:
             self._step_over(void, store)
         if worker is not None:

@@ -10,7 +10,7 @@ goes on (docs/decisions/0018). In normal operation the gate makes this unnecessa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -25,6 +25,7 @@ from raftlog.journal.journal import Journal
 from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, number, pack, unpack
 from raftlog.links.links import Links
 from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
+from raftlog.repair.seals import Seals
 
 log = structlog.get_logger(__name__)
 
@@ -85,8 +86,7 @@ class Repair:
         """Of the answers."""
         self._told: dict[bytes, int] = {}
         """What the leader of a term has called lost."""
-        self._sealed: set[bytes] = set()
-        """What a leader is about to declare void."""
+        self.seals = Seals(lambda digest, on: payloads.seal(digest, on=on))
         self.holes: dict[bytes, Wanted] = {}
         """Of what is missing: what the log goes on without."""
         self.hopeless: dict[bytes, Wanted] = {}
@@ -176,7 +176,7 @@ class Repair:
 
     def voided(self, digest: bytes) -> None:
         """Nobody needs it any more."""
-        self.seal(digest, on=False)
+        self.seals.put(digest, on=False)
         self._missing = [each for each in self._missing if each.route.digest != digest]
         self._over(digest)
 
@@ -226,7 +226,7 @@ class Repair:
     def _next_rows(self) -> list[Route]:
         """What somebody who is there may have, in order, and can be taken; else all that is missing, in turn."""
         # A leader's question would take the seal off again; a follower has to hear from it what is lost.
-        sealed = self._sealed if self._standing().leads else ()
+        sealed: Container[bytes] = self.seals if self._standing().leads else ()
         first, stuck = list[Wanted](), set[PartitionId]()
         for wanted in self._missing:
             route = wanted.route
@@ -323,14 +323,17 @@ class Repair:
             self._term = term
             self._answers.clear()
             self._told.clear()
-            for digest in list(self._sealed):
-                self.seal(digest, on=False)
+            self.seals.clear()
 
     # -- declaring void (leader only)
 
     def ask_all(self, route: Route, *, void: bool) -> int:
-        """Ask everybody anew of a batch; the number of the question. ``void``: whoever lacks it seals it."""
-        asked = next(self._numbers)
+        """Ask everybody anew of a batch; the number of the question. ``void``: whoever lacks it seals it.
+
+        Where somebody else has it sealed it stays so. Whoever asks for a void does so within ``seals.asking``.
+        """
+        self._follow_term()
+        asked, void = next(self._numbers), void or route.digest in self.seals
         for peer in self._everybody:
             self._send_fetch(peer, [route], asked=asked, void=void)
         return asked
@@ -340,14 +343,6 @@ class Repair:
         self._follow_term()
         found = self._answers.said(digest, term=self._term, asked=asked)
         return {peer: found.get(peer) for peer in self._everybody}
-
-    def seal(self, digest: bytes, *, on: bool) -> None:
-        """The leader of this term is about to declare it void, or is not. Whatever is on its way comes too late."""
-        if on and len(self._sealed) < TOLD_MAX:
-            self._sealed.add(digest)
-        elif not on:
-            self._sealed.discard(digest)
-        self._payloads.seal(digest, on=on)
 
     # -- frames
 
@@ -394,7 +389,7 @@ class Repair:
         lacking = [(route, self._lack(route, leads=standing.leads, void=void)) for route in rows if route not in held]
         if (standing.term, standing.leader) == (term, peer):
             for route, lack in lacking:
-                self.seal(route.digest, on=void and lack in NOBODY_HAS)
+                self.seals.put(route.digest, on=void and lack in NOBODY_HAS)
 
         def done(found: tuple[list[bytes], list[tuple[Route, Lack]]] | None, error: BaseException | None) -> None:
             if found is None:

@@ -13,6 +13,7 @@ from logboom.errors import InvalidRequest, NotLeader
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack
+from raftlog.repair.seals import Seals
 
 P, DIGEST = PartitionId(3), b"d" * 32
 
@@ -23,13 +24,13 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     raft = SimpleNamespace(
         admits=True,
         engine=SimpleNamespace(term=7),
-        repair=SimpleNamespace(seal=lambda digest, **_: sealed.append(digest)),
+        repair=SimpleNamespace(seals=Seals(lambda digest, _: sealed.append(digest))),
         propose_control=lambda _: pytest.fail("proposed"),
     )
     voiding: Any = Voiding(SimpleNamespace(raft=raft))  # type: ignore[arg-type]
     hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
     voiding._known = lambda *_: None
-    voiding._hole_at = lambda *_: (None, hole)
+    voiding._hole_at = lambda *_: (SimpleNamespace(digest=DIGEST), hole)
 
     async def ask(*_: object, **__: object) -> dict[str, Lack]:
         raft.admits = False  # of the same term still: another lead is being handed over, or another batch is damaged
@@ -54,7 +55,14 @@ async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_
     async def run(job: Callable[[], None]) -> None:
         job()
 
-    repair = SimpleNamespace(own=own, ask_all=lambda _, *, void: asked.append(void), said=lambda *_: {})
+    seals = Seals(lambda *_: None)
+
+    def ask_all(_: object, *, void: bool) -> int:
+        assert (DIGEST in seals) == void, "nobody is asked anything else meanwhile"
+        asked.append(void)
+        return 1
+
+    repair = SimpleNamespace(own=own, ask_all=ask_all, said=lambda *_: {}, seals=seals)
     raft = SimpleNamespace(
         admits=True,
         engine=SimpleNamespace(term=7),
@@ -76,7 +84,7 @@ async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_
     voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
     with pytest.raises(InvalidRequest, match="n1 has a snapshot that stands for the batch"):
         await voiding.void(P, 4, yes=yes, deadline=0.0)
-    assert (asked, found) == ([yes], renewed)
+    assert (asked, found, DIGEST in seals) == ([yes], renewed, False)
 
 
 class Node:
@@ -95,7 +103,7 @@ class Node:
             snapshots=SimpleNamespace(installing=SimpleNamespace(least=0)),
             raft=SimpleNamespace(
                 admits=False,
-                repair=SimpleNamespace(seal=lambda _, **__: None),
+                repair=SimpleNamespace(seals=Seals(lambda *_: None)),
                 mending=SimpleNamespace(voided=lambda _: None),
             ),
             look_again=lambda _: None,
