@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from logboom.errors import CorruptData, ProtocolError
+from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
@@ -24,7 +24,8 @@ from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
 from raftlog.journal.journal import Journal
 from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, number, pack, unpack
 from raftlog.links.links import Links
-from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
+from raftlog.links.payloads import Payloads
+from raftlog.repair.giving import read_held
 from raftlog.repair.seals import Seals
 
 log = structlog.get_logger(__name__)
@@ -219,7 +220,7 @@ class Repair:
                 peer = next(self._in_turn[self._others])
                 if (
                     anybody or any(peer not in self._answers.said(route.digest) for route in rows)
-                ) and self._send_fetch(peer, rows, asked=next(self._numbers), void=False):
+                ) and self._send_fetch(peer, rows, asked=next(self._numbers), sets=self._sets_help(rows)):
                     self._asked, self._awaited = (peer, now), rows[-1]
                     return
 
@@ -257,12 +258,20 @@ class Repair:
         there = {said.get(peer, Lack.UNKNOWN) for peer in self._everybody if self._links.connected(peer)}
         return self.verdict(digest) is not None or (bool(there) and Lack.UNKNOWN not in there)
 
-    def _send_fetch(self, peer: NodeId, rows: list[Route], *, asked: int, void: bool) -> bool:
+    def _sets_help(self, rows: list[Route]) -> int:
+        """A bit for each: it stays lost, and the state lacks it, so that a set is as good. Else only the batch is."""
+        holes = ((at, self.holes.get(route.digest)) for at, route in enumerate(rows))
+        settled = ((at, hole.route) for at, hole in holes if hole is not None and hole.raft_index is None)
+        return sum(1 << at for at, route in settled if self._payloads.lack(route) is not Lack.APPLIED)
+
+    def _send_fetch(self, peer: NodeId, rows: list[Route], *, asked: int, sets: int, void: bool = False) -> bool:
         header = {"term": self._standing().term, "asked": asked, **({"void": True} if void else {})}
+        if sets:
+            header["sets"] = sets
         return self._links.send(peer, Kind.FETCH, header, [b"".join(ROUTE.pack(*route) for route in rows)])
 
     def _is_over(self, wanted: Wanted) -> bool:
-        digest = wanted.route.digest
+        digest, stays = wanted.route.digest, wanted.route.digest in self.holes
         if self._payloads.holds(wanted.route) or self._given_up(wanted) or self._is_removed(wanted):
             self._over(digest)
             return True
@@ -279,7 +288,8 @@ class Repair:
             self.hopeless[digest] = wanted
         if verdict in NOBODY_HAS or self._payloads.lack(wanted.route) is Lack.APPLIED:
             self._concede(wanted)  # or this node needs it no more
-        return verdict is Lack.COMPACTED and wanted.raft_index is None
+        # What the log goes on without is asked for until a state is made of such a snapshot: that may be lost, too.
+        return verdict is Lack.COMPACTED and wanted.raft_index is None and not stays
 
     def _over(self, digest: bytes) -> None:
         self._answers.forget(digest)
@@ -335,7 +345,7 @@ class Repair:
         self._follow_term()
         asked, void = next(self._numbers), void or route.digest in self.seals
         for peer in self._everybody:
-            self._send_fetch(peer, [route], asked=asked, void=void)
+            self._send_fetch(peer, [route], asked=asked, sets=1, void=void)
         return asked
 
     def said(self, digest: bytes, asked: int) -> Mapping[NodeId, Lack | None]:
@@ -385,8 +395,12 @@ class Repair:
         term, asked = number(frame.header, "term"), number(frame.header, "asked")
         standing = self._standing()
         held = [route for route in rows if self._payloads.holds(route)]
-        void = frame.header.get("void") is True
-        lacking = [(route, self._lack(route, leads=standing.leads, void=void)) for route in rows if route not in held]
+        void, sets = frame.header.get("void") is True, number(frame.header, "sets")
+        lacking = [
+            (route, self._lack(route, leads=standing.leads, sets=void or bool(sets >> at & 1)))
+            for at, route in enumerate(rows)
+            if route not in held
+        ]
         if (standing.term, standing.leader) == (term, peer):
             for route, lack in lacking:
                 self.seals.put(route.digest, on=void and lack in NOBODY_HAS)
@@ -406,31 +420,16 @@ class Repair:
             if told:
                 self._links.send(peer, Kind.FETCHED, pack(told, term=standing.term, asked=asked), [])
 
-        self._offload.submit(lambda: self._read(held), done)
+        self._offload.submit(lambda: read_held(self._payloads, held), done)
 
-    def _read(self, routes: list[Route]) -> tuple[list[bytes], list[tuple[Route, Lack]]]:
-        raws, unreadable = list[bytes](), list[tuple[Route, Lack]]()
-        for route in routes:
-            try:
-                raws.append(self._payloads.read(route))
-            except DamagedPayload as error:
-                unreadable.append((error.route, Lack.DAMAGED))
-            except REMOVED:
-                unreadable.append((route, Lack.COMPACTED))
-            except (CorruptData, OSError) as error:  # the disk cannot read it now: the others are given all the same
-                log.error("fetch_failed", partition=route.partition_id, last_index=route.last_index, error=str(error))
-                unreadable.append((route, Lack.UNKNOWN))
-        return raws, unreadable
+    def _lack(self, route: Route, *, leads: bool, sets: bool) -> Lack:
+        found = self.own(route, sets=sets)
+        return Lack.LOST if leads and found is not Lack.COMPACTED and self._payloads.is_hole(route) else found
 
-    def _lack(self, route: Route, *, leads: bool, void: bool) -> Lack:
-        if leads and self._payloads.is_hole(route):
-            return Lack.LOST
-        return self.own(route, void=void)
-
-    def own(self, route: Route, *, void: bool = False) -> Lack:
-        """Why this node does not have a batch. ``void``: it is about to be declared void."""
+    def own(self, route: Route, *, sets: bool = False) -> Lack:
+        """Why this node does not have a batch. ``sets``: one of this node's that has what it did counts."""
         found = self._payloads.lack(route)
-        if void and found in (Lack.ABSENT, Lack.DAMAGED) and self._payloads.is_covered(route):
+        if sets and found in (Lack.ABSENT, Lack.DAMAGED) and self._payloads.is_covered(route):
             return Lack.COMPACTED
         if found is Lack.ABSENT and (
             route.digest in self.hopeless or any(wanted.route.digest == route.digest for wanted in self._missing)
