@@ -17,9 +17,9 @@ from dispatcher.pipeline.rooms import Progressed
 from dispatcher.pipeline.submitting import Submitting
 from dispatcher.pipeline.voiding import Voiding
 from dispatcher.reading.surroundings import Moved
-from dispatcher.upkeep.rebuilding import Rebuilding
+from dispatcher.upkeep.rebuilding import Lacks, Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
-from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex, Term
+from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.apply.apply_core import WorkerState
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
@@ -160,12 +160,14 @@ class Presence(ABC):
         sections = (each for meta in self.snapshots.store.sets() for each in meta.partitions)
         return any(each.partition_id == partition_id and each.applied_index >= last_index for each in sections)
 
-    def _stuck(self) -> str | None:
-        """Something that is to be applied is not here, and others have what it did."""
-        for (partition_id, _, last_index, _), lack in self.raft.repair.lost():
+    def _stuck(self) -> Lacks | None:
+        """Something that is to be applied is not here, and others have what it did, in sets from behind it."""
+        for (partition_id, _, last_index, digest), lack in self.raft.repair.lost():
             worker = self.workers.get(partition_id)
             if lack is Lack.COMPACTED and worker is not None and worker.applied_index < last_index:
-                return f"partition {partition_id}: the batch that ends at {last_index} is damaged"
+                place = self.logs[partition_id].place_of(last_index, digest)
+                story = f"partition {partition_id}: the batch that ends at {last_index} is damaged"
+                return Lacks(story, GlobalLogIndex(0 if place is None else place.global_index - 1))
         return self.voiding.stuck()
 
     def _publish(self, partition_id: PartitionId) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
 import structlog
 
 from dispatcher.barriers.goals import Want
 from dispatcher.pipeline.surroundings import Surroundings
+from dispatcher.upkeep.rebuilding import Lacks
 from logboom.errors import (
     BarrierBlocked,
     InvalidRequest,
@@ -26,7 +28,7 @@ from logboom.errors import (
     UnknownOutcome,
     Voided,
 )
-from logboom.types import Level, PartitionId, Term
+from logboom.types import GlobalLogIndex, Level, PartitionId, Term
 from partitions.apply.apply_core import WorkerState
 from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
@@ -53,8 +55,11 @@ class Voiding:
         """What others have applied and this node has not: it needs a snapshot."""
         self.declared: Callable[[Voids], None] = lambda _: None
         """Told of every void, on the loop. Set by whoever made this."""
-        self.renew: Callable[[PartitionId, int], None] = lambda _partition, _index: None
-        """Have the state made anew at the next start, from a set that has what it lacks up to an index. Blocking."""
+        self.renew: Callable[[PartitionId, int], bool] = lambda _partition, _index: False
+        """Have the state made anew at the next start, from a set that has what it lacks up to an index. Blocking.
+
+        False: those that have it are damaged, and stand for nothing any more.
+        """
         self.count = 0
         """Batches that were declared void since this node was started, as it has heard."""
 
@@ -117,12 +122,11 @@ class Voiding:
             rows.append([partition_id, last_index, str(lack or Lack.UNKNOWN), first, assigned, digest])
         return rows
 
-    def stuck(self) -> str | None:
+    def stuck(self) -> Lacks | None:
         """Why this node needs a snapshot: others have applied what is void, and it has not."""
         for partition_id, void in self._awaiting.items():
-            return (
-                f"partition {partition_id}: others had applied the batch that ends at {void.last_index}, which is void"
-            )
+            story = f"others had applied the batch that ends at {void.last_index}, which is void"
+            return Lacks(f"partition {partition_id}: {story}", GlobalLogIndex(void.global_index - 1))
         return None
 
     # -- while the log goes on
@@ -153,25 +157,34 @@ class Voiding:
                 )
             return _row(known, {}, done=True)
         repair, term = self._pipeline.raft.repair, self._pipeline.raft.engine.term
-        said = await self._ask(route, term, void=yes, deadline=deadline)
+        with repair.seals.asking(route.digest) if yes else nullcontext():
+            said = await self._ask(route, term, void=yes, deadline=deadline)
         compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
         if compacted:
-            story = f"{', '.join(compacted)} has a snapshot that stands for the batch: it is not lost"
-            if yes and self._pipeline.node_id in compacted:
-                await self._pipeline.offload.run(lambda: self.renew(partition_id, route.last_index))
-                story += f"; start {self._pipeline.node_id} again, which goes on from there"
-            raise InvalidRequest(story)
+            raise InvalidRequest(await self._instead(partition_id, route.last_index, compacted, yes=yes))
         applied = Lack.APPLIED in said.values()
         void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
         if not yes:
             return _row(void, said, done=False)
         self._check_leads()  # in this very step: a batch that is sealed, and not proposed, nobody would take any more
-        repair.seal(hole.digest, on=True)
+        repair.seals.put(hole.digest, on=True)
         if hole.digest not in self._waiting:
             log.warning("void_proposed", **_shown(void), said={str(n): str(lack) for n, lack in said.items()})
             self._pipeline.raft.propose_control(void.fields())
         await self._carried_out(hole.digest, deadline)
         return _row(void, said, done=True)
+
+    async def _instead(self, partition_id: PartitionId, index: int, compacted: list[str], *, yes: bool) -> str:
+        """What becomes of a batch that these have in a snapshot; ``yes``: and have it become so, where that is here."""
+        own, story = self._pipeline.node_id, "has a snapshot that stands for the batch: it is not lost"
+        if own not in compacted:
+            story += "; whoever lacks it takes it from there. If it stays lost, transfer leadership to "
+            return f"{', '.join(compacted)} {story}{compacted[0]} and ask again"
+        if not yes:
+            return f"{', '.join(compacted)} {story}"
+        if not await self._pipeline.offload.run(lambda: self.renew(partition_id, index)):
+            return f"the snapshot of {own} that stood for the batch is damaged: ask again"
+        return f"{', '.join(compacted)} {story}; start {own} again, which goes on from there"
 
     def _check_leads(self) -> None:
         if not self._pipeline.raft.admits:
@@ -209,7 +222,7 @@ class Voiding:
                 raise UnknownOutcome("leadership moved while the members were asked; ask again")
             if pipeline.payloads.holds(route):
                 raise InvalidRequest(f"the batch that ends at {route.last_index} has turned up: there is no hole")
-            said = {pipeline.node_id: repair.own(route, void=True), **repair.said(route.digest, since)}
+            said = {pipeline.node_id: repair.own(route, sets=True), **repair.said(route.digest, since)}
             known: dict[str, Lack] = {
                 node: lack for node, lack in said.items() if lack is not None and lack is not Lack.UNKNOWN
             }
@@ -286,7 +299,7 @@ class Voiding:
             # What it did is in the states of others, and would be missing from this one.
             self._awaiting[partition_id] = void
             pipeline.snapshots.installing.least = max(pipeline.snapshots.installing.least, void.global_index)
-            pipeline.raft.repair.seal(void.digest, on=False)
+            pipeline.raft.repair.seals.put(void.digest, on=False)
         else:
             self._step_over(void, store)
         if worker is not None:

@@ -235,13 +235,14 @@ class Rebuilding:
         self._fences.pop(partition_id, None)
         self._lately.pop(partition_id, None)
 
-    def tick(self, now: float, stuck: str | None) -> None:
-        """Now and then: ask for what is still lacking. ``stuck``: why else a snapshot is needed."""
+    def tick(self, now: float, stuck: Lacks | None) -> None:
+        """Now and then: ask for what is still lacking. ``stuck``: what else a snapshot is needed for."""
         lacking = [fence.lacks for fence in self._fences.values() if fence.lacks and fence.lacks.to_be_fetched]
-        story = lacking[0].story if lacking else stuck
-        if story is not None and now - self._wanted_at >= WANT_AGAIN_S:
+        if not lacking and stuck is not None:
+            lacking = [stuck]
+        if lacking and now - self._wanted_at >= WANT_AGAIN_S:
             self._wanted_at = now
-            self._want(story, max((each.behind for each in lacking), default=GlobalLogIndex(0)))
+            self._want(lacking[0].story, max(each.behind for each in lacking))
 
     async def close(self) -> None:
         """Begin nothing more."""

@@ -10,12 +10,12 @@ goes on (docs/decisions/0018). In normal operation the gate makes this unnecessa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Final, NamedTuple
 
 import structlog
 
-from logboom.errors import CorruptData, ProtocolError
+from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
@@ -24,7 +24,9 @@ from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
 from raftlog.journal.journal import Journal
 from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, number, pack, unpack
 from raftlog.links.links import Links
-from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
+from raftlog.links.payloads import Payloads
+from raftlog.repair.giving import read_held
+from raftlog.repair.seals import Seals
 
 log = structlog.get_logger(__name__)
 
@@ -85,8 +87,7 @@ class Repair:
         """Of the answers."""
         self._told: dict[bytes, int] = {}
         """What the leader of a term has called lost."""
-        self._sealed: set[bytes] = set()
-        """What a leader is about to declare void."""
+        self.seals = Seals(lambda digest, on: payloads.seal(digest, on=on))
         self.holes: dict[bytes, Wanted] = {}
         """Of what is missing: what the log goes on without."""
         self.hopeless: dict[bytes, Wanted] = {}
@@ -176,7 +177,7 @@ class Repair:
 
     def voided(self, digest: bytes) -> None:
         """Nobody needs it any more."""
-        self.seal(digest, on=False)
+        self.seals.put(digest, on=False)
         self._missing = [each for each in self._missing if each.route.digest != digest]
         self._over(digest)
 
@@ -219,14 +220,14 @@ class Repair:
                 peer = next(self._in_turn[self._others])
                 if (
                     anybody or any(peer not in self._answers.said(route.digest) for route in rows)
-                ) and self._send_fetch(peer, rows, asked=next(self._numbers), void=False):
+                ) and self._send_fetch(peer, rows, asked=next(self._numbers), sets=self._sets_help(rows)):
                     self._asked, self._awaited = (peer, now), rows[-1]
                     return
 
     def _next_rows(self) -> list[Route]:
         """What somebody who is there may have, in order, and can be taken; else all that is missing, in turn."""
         # A leader's question would take the seal off again; a follower has to hear from it what is lost.
-        sealed = self._sealed if self._standing().leads else ()
+        sealed: Container[bytes] = self.seals if self._standing().leads else ()
         first, stuck = list[Wanted](), set[PartitionId]()
         for wanted in self._missing:
             route = wanted.route
@@ -257,12 +258,20 @@ class Repair:
         there = {said.get(peer, Lack.UNKNOWN) for peer in self._everybody if self._links.connected(peer)}
         return self.verdict(digest) is not None or (bool(there) and Lack.UNKNOWN not in there)
 
-    def _send_fetch(self, peer: NodeId, rows: list[Route], *, asked: int, void: bool) -> bool:
+    def _sets_help(self, rows: list[Route]) -> int:
+        """A bit for each: it stays lost, and the state lacks it, so that a set is as good. Else only the batch is."""
+        holes = ((at, self.holes.get(route.digest)) for at, route in enumerate(rows))
+        settled = ((at, hole.route) for at, hole in holes if hole is not None and hole.raft_index is None)
+        return sum(1 << at for at, route in settled if self._payloads.lack(route) is not Lack.APPLIED)
+
+    def _send_fetch(self, peer: NodeId, rows: list[Route], *, asked: int, sets: int, void: bool = False) -> bool:
         header = {"term": self._standing().term, "asked": asked, **({"void": True} if void else {})}
+        if sets:
+            header["sets"] = sets
         return self._links.send(peer, Kind.FETCH, header, [b"".join(ROUTE.pack(*route) for route in rows)])
 
     def _is_over(self, wanted: Wanted) -> bool:
-        digest = wanted.route.digest
+        digest, stays = wanted.route.digest, wanted.route.digest in self.holes
         if self._payloads.holds(wanted.route) or self._given_up(wanted) or self._is_removed(wanted):
             self._over(digest)
             return True
@@ -279,7 +288,8 @@ class Repair:
             self.hopeless[digest] = wanted
         if verdict in NOBODY_HAS or self._payloads.lack(wanted.route) is Lack.APPLIED:
             self._concede(wanted)  # or this node needs it no more
-        return verdict is Lack.COMPACTED and wanted.raft_index is None
+        # What the log goes on without is asked for until a state is made of such a snapshot: that may be lost, too.
+        return verdict is Lack.COMPACTED and wanted.raft_index is None and not stays
 
     def _over(self, digest: bytes) -> None:
         self._answers.forget(digest)
@@ -323,16 +333,19 @@ class Repair:
             self._term = term
             self._answers.clear()
             self._told.clear()
-            for digest in list(self._sealed):
-                self.seal(digest, on=False)
+            self.seals.clear()
 
     # -- declaring void (leader only)
 
     def ask_all(self, route: Route, *, void: bool) -> int:
-        """Ask everybody anew of a batch; the number of the question. ``void``: whoever lacks it seals it."""
-        asked = next(self._numbers)
+        """Ask everybody anew of a batch; the number of the question. ``void``: whoever lacks it seals it.
+
+        Where somebody else has it sealed it stays so. Whoever asks for a void does so within ``seals.asking``.
+        """
+        self._follow_term()
+        asked, void = next(self._numbers), void or route.digest in self.seals
         for peer in self._everybody:
-            self._send_fetch(peer, [route], asked=asked, void=void)
+            self._send_fetch(peer, [route], asked=asked, sets=1, void=void)
         return asked
 
     def said(self, digest: bytes, asked: int) -> Mapping[NodeId, Lack | None]:
@@ -340,14 +353,6 @@ class Repair:
         self._follow_term()
         found = self._answers.said(digest, term=self._term, asked=asked)
         return {peer: found.get(peer) for peer in self._everybody}
-
-    def seal(self, digest: bytes, *, on: bool) -> None:
-        """The leader of this term is about to declare it void, or is not. Whatever is on its way comes too late."""
-        if on and len(self._sealed) < TOLD_MAX:
-            self._sealed.add(digest)
-        elif not on:
-            self._sealed.discard(digest)
-        self._payloads.seal(digest, on=on)
 
     # -- frames
 
@@ -390,11 +395,15 @@ class Repair:
         term, asked = number(frame.header, "term"), number(frame.header, "asked")
         standing = self._standing()
         held = [route for route in rows if self._payloads.holds(route)]
-        void = frame.header.get("void") is True
-        lacking = [(route, self._lack(route, leads=standing.leads, void=void)) for route in rows if route not in held]
+        void, sets = frame.header.get("void") is True, number(frame.header, "sets")
+        lacking = [
+            (route, self._lack(route, leads=standing.leads, sets=void or bool(sets >> at & 1)))
+            for at, route in enumerate(rows)
+            if route not in held
+        ]
         if (standing.term, standing.leader) == (term, peer):
             for route, lack in lacking:
-                self.seal(route.digest, on=void and lack in NOBODY_HAS)
+                self.seals.put(route.digest, on=void and lack in NOBODY_HAS)
 
         def done(found: tuple[list[bytes], list[tuple[Route, Lack]]] | None, error: BaseException | None) -> None:
             if found is None:
@@ -411,31 +420,16 @@ class Repair:
             if told:
                 self._links.send(peer, Kind.FETCHED, pack(told, term=standing.term, asked=asked), [])
 
-        self._offload.submit(lambda: self._read(held), done)
+        self._offload.submit(lambda: read_held(self._payloads, held), done)
 
-    def _read(self, routes: list[Route]) -> tuple[list[bytes], list[tuple[Route, Lack]]]:
-        raws, unreadable = list[bytes](), list[tuple[Route, Lack]]()
-        for route in routes:
-            try:
-                raws.append(self._payloads.read(route))
-            except DamagedPayload as error:
-                unreadable.append((error.route, Lack.DAMAGED))
-            except REMOVED:
-                unreadable.append((route, Lack.COMPACTED))
-            except (CorruptData, OSError) as error:  # the disk cannot read it now: the others are given all the same
-                log.error("fetch_failed", partition=route.partition_id, last_index=route.last_index, error=str(error))
-                unreadable.append((route, Lack.UNKNOWN))
-        return raws, unreadable
+    def _lack(self, route: Route, *, leads: bool, sets: bool) -> Lack:
+        found = self.own(route, sets=sets)
+        return Lack.LOST if leads and found is not Lack.COMPACTED and self._payloads.is_hole(route) else found
 
-    def _lack(self, route: Route, *, leads: bool, void: bool) -> Lack:
-        if leads and self._payloads.is_hole(route):
-            return Lack.LOST
-        return self.own(route, void=void)
-
-    def own(self, route: Route, *, void: bool = False) -> Lack:
-        """Why this node does not have a batch. ``void``: it is about to be declared void."""
+    def own(self, route: Route, *, sets: bool = False) -> Lack:
+        """Why this node does not have a batch. ``sets``: one of this node's that has what it did counts."""
         found = self._payloads.lack(route)
-        if void and found in (Lack.ABSENT, Lack.DAMAGED) and self._payloads.is_covered(route):
+        if sets and found in (Lack.ABSENT, Lack.DAMAGED) and self._payloads.is_covered(route):
             return Lack.COMPACTED
         if found is Lack.ABSENT and (
             route.digest in self.hopeless or any(wanted.route.digest == route.digest for wanted in self._missing)

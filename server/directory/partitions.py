@@ -238,9 +238,9 @@ class PartitionRooms:
         """Another machine in the place of a damaged one, which stays open; ``voids``: as of now. Blocking."""
         return self._states.rebuild(partition_id, self.logs[partition_id], damaged, voids)
 
-    def renew(self, partition_id: PartitionId, through_index: int) -> None:
+    def renew(self, partition_id: PartitionId, through_index: int) -> bool:
         """Its state is made anew at the next start: see States. Blocking."""
-        self._states.renew(partition_id, through_index)
+        return self._states.renew(partition_id, through_index)
 
     @property
     def moves(self) -> int:

@@ -126,10 +126,10 @@ class States:
             self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
 
-    def renew(self, partition_id: PartitionId, through_index: int) -> None:
+    def renew(self, partition_id: PartitionId, through_index: int) -> bool:
         """While the node runs: the next start goes on from the newest set, which reaches so far, whatever is saved.
 
-        Unless it is damaged: then it stands for nothing.
+        Unless it is damaged: then it stands for nothing. False: no whole one does.
         """
         for meta in reversed(self._sets.sets()):
             section = find_section(meta, partition_id)
@@ -145,7 +145,8 @@ class States:
             else:
                 log.warning("state_to_be_made_anew", partition=partition_id, global_index=meta.global_index)
                 self._disk.replace_file(self._marker(partition_id), b"")
-                return
+                return True
+        return False
 
     def retire(self, gone: Machine, other: Machine) -> None:
         """Nobody looks into ``gone`` any more; who closes ``other`` is known."""

@@ -129,7 +129,7 @@ class Port:
             few = _left(sock, limit) <= (SPARE_LEAST if count < CONNECTIONS_LEAST else spare)
             if few and number:
                 return  # is there another one? The next turn says so
-            if few and self._spares():
+            if few and self._spares(count):
                 self._later(sock, FREE_S)
                 return
             try:
@@ -159,9 +159,17 @@ class Port:
             return len(self._crowd)
         return len(self._connections) + sum(made not in self._connections for made in self._beginning.values())
 
-    def _spares(self) -> bool:
-        """A stranger goes, of whichever port has most of them from one address: descriptors are all ports'."""
-        loudest = max(self._crowds, key=lambda each: each.loudest, default=None)
+    def _spares(self, count: int) -> bool:
+        """A stranger goes, of whichever port has most of them from one address: descriptors are all ports'.
+
+        With many connections this port may have none of those that are kept, and nobody who may goes for it: another
+        node, say, which is about to introduce itself. Where it is full one of its own has to go in any case.
+        """
+        if count >= self._connections_max:
+            return self._crowd is not None and self._crowd.make_room()
+        held = count >= CONNECTIONS_LEAST
+        there = (each for each in self._crowds if not held or len(each) >= CONNECTIONS_LEAST)
+        loudest = max(there, key=lambda each: each.loudest, default=None)
         return loudest is not None and loudest.make_room()
 
     def _has_room(self, count: int, peer: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from logboom import Add, Put, SyncClient
+from logboom import Add, Put, Record, SyncClient
 from logboom.cli import cli
 from logboom.errors import BarrierBlocked, CorruptData, InvalidRequest, LogboomError, PartitionLost, Voided
 from logboom.testing import LocalCluster
 from server.offline.verify import verify
+from tests.integration.cluster.machines_world import MODULE
 from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
@@ -287,3 +289,68 @@ def void_applied(boom: SyncClient) -> bool:
         return bool(boom.void_batch(LOST, 3, yes=True)["applied"])
     except LogboomError:
         return False
+
+
+@pytest.fixture
+def _counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of a user: a start goes on from what it has saved, though a set has more."""
+    about = tmp_path / "site" / "machines_of_users-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about.parent / "machines_of_users.py").write_text(MODULE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: machines_of_users\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[logboom.state_machines]\ncounter = machines_of_users:Counter\n")
+    monkeypatch.setenv("PYTHONPATH", str(about.parent), prepend=os.pathsep)
+    monkeypatch.setenv("REFUSE_TO_LOAD", str(tmp_path / "refuse"))
+
+
+@pytest.mark.usefixtures("_counter")
+def test_all_nodes_come_to_have_what_one_of_them_has_in_a_set(tmp_path: Path) -> None:
+    """Those that lacked it asked no more once they had heard of the set, or took an older one."""
+    with (
+        LocalCluster(
+            nodes=3, partitions=1, state_machine="counter", settings=SETTINGS, directory=tmp_path / "c"
+        ) as cluster,
+        cluster.client(timeout=30) as boom,
+    ):
+
+        def write() -> None:
+            for number in range(2):
+                boom.submit(LOST, Record(b"%d" % number * 200), wait="applied")
+            wait_for(lambda: all_equal(cluster, boom))
+
+        def sets(node: str) -> list[Path]:
+            return list((cluster.data_dirs[node] / "snapshots").glob("*.set"))
+
+        def state(node: str) -> Path:
+            return cluster.data_dirs[node] / "partitions" / str(LOST) / "state"
+
+        write()
+        kill_all(cluster)
+        for node in cluster.nodes:
+            shutil.copytree(state(node), tmp_path / node)
+            cluster.start_node(node)
+        write()
+        boom.create_snapshot()
+        wait_for(lambda: all(any(sets(node)) for node in cluster.nodes))
+        kill_all(cluster)
+        for node in cluster.nodes:
+            shutil.rmtree(state(node))
+            shutil.copytree(tmp_path / node, state(node))
+            flip(cluster, node, batch=2)
+            if node != "n2":
+                for each in sets(node):
+                    each.unlink()
+        for node in cluster.nodes:
+            cluster.start_node(node)
+
+        def is_whole() -> bool:
+            try:
+                return all(
+                    boom.get(LOST, b"", node=cluster.addresses[node], stale=True) == (4,) for node in cluster.nodes
+                )
+            except LogboomError:
+                return False
+
+        wait_for(is_whole)
+        wait_for(lambda: all_equal(cluster, boom))
+        assert boom.status()["voids"][0] == 0

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from dispatcher.pipeline.presence import Presence
 from dispatcher.upkeep.rebuilding import REBUILDS_MAX, WITHIN_S, Lacks, Rebuilding, Rebuilt
 from logboom.errors import CorruptData
 from logboom.state_machine import Position
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
+from raftlog.entries.entry import Route
+from raftlog.links.lacks import Lack
 from tests.unit.raftlog.world import VirtualLoop
 
 P = PartitionId(3)
@@ -51,6 +55,7 @@ class World:
         self.made: list[object] = []
         self.lacks: Lacks | None = None
         self.wanted: list[str] = []
+        self.behind: list[int] = []
         self.fatal: list[BaseException] = []
         self.now = 1000.0
         self.looked_into: set[object] = set()
@@ -65,10 +70,14 @@ class World:
             retire=lambda gone, other: self.retired.append((gone, other)),
             clock=cast("Any", self),
             offload=cast("Any", self),
-            want=lambda story, _: self.wanted.append(story),
+            want=self._want,
             changed=lambda _: None,
             fatal=self.fatal.append,
         )
+
+    def _want(self, story: str, behind: GlobalLogIndex) -> None:
+        self.wanted.append(story)
+        self.behind.append(behind)
 
     async def run(self, job: Callable[[], Any]) -> Any:
         return job()
@@ -174,6 +183,25 @@ async def test_what_nothing_here_helps_against_is_asked_for() -> None:
     for now in (100.0, 100.5, 101.5):
         world.rebuilding.tick(now, None)
     assert world.wanted == ["no set", "no set"]
+
+
+async def test_for_what_another_node_has_of_a_lost_batch_only_a_set_from_behind_it_is_asked_for() -> None:
+    """One from in front of it was taken, and the node was started again and again with the same hole."""
+    world = World()
+    places = {(5, b"d"): SimpleNamespace(global_index=9)}
+    store = SimpleNamespace(place_of=lambda last_index, digest: places[last_index, digest])
+    lost = [(Route(P, Term(1), PartitionLogIndex(5), b"d"), Lack.COMPACTED)]
+    presence: Any = SimpleNamespace(
+        raft=SimpleNamespace(repair=SimpleNamespace(lost=lambda: lost)),
+        workers={P: SimpleNamespace(applied_index=4)},
+        logs={P: store},
+        voiding=SimpleNamespace(stuck=lambda: None),
+    )
+    world.rebuilding.tick(100.0, Presence._stuck(presence))
+    assert (len(world.wanted), world.behind) == (1, [8])
+    presence.workers[P].applied_index = 5
+    world.rebuilding.tick(200.0, Presence._stuck(presence))
+    assert world.behind == [8], "its state has come past it"
 
 
 async def test_one_that_is_destroyed_in_the_turn_in_which_it_is_found_is_let_go() -> None:

@@ -10,9 +10,13 @@ import pytest
 
 from dispatcher.pipeline.voiding import Voiding
 from logboom.errors import InvalidRequest, NotLeader
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-from raftlog.entries.voids import Void
+from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from logboom.wire import Kind
+from raftlog.entries.voids import Void, Voids
 from raftlog.links.lacks import Lack
+from raftlog.repair.repair import ASK_AGAIN_S, Standing
+from raftlog.repair.seals import Seals
+from tests.unit.raftlog.holes_world import A, World, route
 
 P, DIGEST = PartitionId(3), b"d" * 32
 
@@ -23,13 +27,13 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     raft = SimpleNamespace(
         admits=True,
         engine=SimpleNamespace(term=7),
-        repair=SimpleNamespace(seal=lambda digest, **_: sealed.append(digest)),
+        repair=SimpleNamespace(seals=Seals(lambda digest, _: sealed.append(digest))),
         propose_control=lambda _: pytest.fail("proposed"),
     )
     voiding: Any = Voiding(SimpleNamespace(raft=raft))  # type: ignore[arg-type]
     hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
     voiding._known = lambda *_: None
-    voiding._hole_at = lambda *_: (None, hole)
+    voiding._hole_at = lambda *_: (SimpleNamespace(digest=DIGEST), hole)
 
     async def ask(*_: object, **__: object) -> dict[str, Lack]:
         raft.admits = False  # of the same term still: another lead is being handed over, or another batch is damaged
@@ -41,20 +45,34 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     assert sealed == []
 
 
-@pytest.mark.parametrize(("yes", "renewed"), [(False, []), (True, [(P, 5)])])
+@pytest.mark.parametrize(
+    ("yes", "whole", "renewed", "said"),
+    [
+        (False, True, [], "n1 has a snapshot that stands for the batch: it is not lost$"),
+        (True, True, [(P, 5)], "it is not lost; start n1 again, which goes on from there$"),
+        (True, False, [(P, 5)], "the snapshot of n1 that stood for the batch is damaged: ask again$"),
+    ],
+)
 async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_from_that(
-    yes: bool, renewed: list[tuple[PartitionId, int]]
+    yes: bool, whole: bool, renewed: list[tuple[PartitionId, int]], said: str
 ) -> None:
     """What it did was thrown away though it was on the disk; whoever was given that set had it."""
     asked: list[bool] = []
 
-    def own(_: object, *, void: bool) -> Lack:
-        return Lack.COMPACTED if void else Lack.DAMAGED
+    def own(_: object, *, sets: bool) -> Lack:
+        return Lack.COMPACTED if sets else Lack.DAMAGED
 
-    async def run(job: Callable[[], None]) -> None:
-        job()
+    async def run(job: Callable[[], bool]) -> bool:
+        return job()
 
-    repair = SimpleNamespace(own=own, ask_all=lambda _, *, void: asked.append(void), said=lambda *_: {})
+    seals = Seals(lambda *_: None)
+
+    def ask_all(_: object, *, void: bool) -> int:
+        assert (DIGEST in seals) == void, "nobody is asked anything else meanwhile"
+        asked.append(void)
+        return 1
+
+    repair = SimpleNamespace(own=own, ask_all=ask_all, said=lambda *_: {}, seals=seals)
     raft = SimpleNamespace(
         admits=True,
         engine=SimpleNamespace(term=7),
@@ -70,13 +88,55 @@ async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_
     )
     voiding: Any = Voiding(pipeline)  # type: ignore[arg-type]
     found = list[tuple[PartitionId, int]]()
-    voiding.renew = lambda *which: found.append(which)
+    voiding.renew = lambda *which: found.append(which) or whole
     voiding._known = lambda *_: None
     hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
     voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
-    with pytest.raises(InvalidRequest, match="n1 has a snapshot that stands for the batch"):
+    with pytest.raises(InvalidRequest, match=said):
         await voiding.void(P, 4, yes=yes, deadline=0.0)
-    assert (asked, found) == ([yes], renewed)
+    assert (asked, found, DIGEST in seals) == ([yes], renewed, False)
+
+
+class Covered(World):
+    """Nobody has the batch, and A has a set: it says so when sets count."""
+
+    def send(self, peer: NodeId, kind: Kind, header: dict[str, Any], body: list[Any]) -> bool:
+        counts = header.get("void") or header.get("sets", 0) & 1
+        lack = Lack.COMPACTED if peer == A and counts else Lack.ABSENT
+        self.say(peer, lack, term=header["term"], asked=header["asked"])
+        return super().send(peer, kind, header, body)
+
+
+async def test_asked_again_the_same_is_said_of_what_another_node_has_in_a_set() -> None:
+    """Later there was no hole, though the partition was lost; who only looked was shown that nobody had it."""
+    world = Covered()
+    world.standing = Standing(4, NodeId("me"), True)
+    world.misses(5, committed=True)
+    for _ in range(4):
+        world.now += ASK_AGAIN_S
+        world.repair.work()
+    hole = SimpleNamespace(first_index=5, last_index=5, digest=route(5).digest, global_index=9)
+    raft = SimpleNamespace(admits=True, engine=SimpleNamespace(term=4), repair=world.repair)
+    pipeline = SimpleNamespace(
+        raft=raft,
+        node_id="me",
+        logs={PartitionId(0): SimpleNamespace(place_of=lambda *_: hole)},
+        clock=SimpleNamespace(monotonic=lambda: world.now),
+        payloads=world.payloads,
+        parent=SimpleNamespace(voids=Voids()),
+    )
+    voiding: Any = Voiding(pipeline)  # type: ignore[arg-type]
+    told = set[str]()
+    for yes in (False, True, False, True):
+        with pytest.raises(InvalidRequest) as refused:
+            await voiding.void(PartitionId(0), 5, yes=yes, deadline=1e9)
+        told.add(refused.value.message)
+        for _ in range(4):
+            world.now += ASK_AGAIN_S
+            world.repair.work()
+    (story,) = told
+    assert "a has a snapshot that stands for the batch" in story
+    assert "transfer leadership to a" in story
 
 
 class Node:
@@ -95,7 +155,7 @@ class Node:
             snapshots=SimpleNamespace(installing=SimpleNamespace(least=0)),
             raft=SimpleNamespace(
                 admits=False,
-                repair=SimpleNamespace(seal=lambda _, **__: None),
+                repair=SimpleNamespace(seals=Seals(lambda *_: None)),
                 mending=SimpleNamespace(voided=lambda _: None),
             ),
             look_again=lambda _: None,

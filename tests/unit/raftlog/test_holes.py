@@ -14,7 +14,7 @@ from raftlog.entries.entry import ROUTE, ROUTE_BYTES, pack_control
 from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack, pack, unpack
 from raftlog.repair.recovery import recover
-from raftlog.repair.repair import ROUTES_PER_FETCH, Standing, Wanted
+from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH, Standing, Wanted
 from tests.unit.raftlog.holes_world import A, B, World, asked_for, asked_for_routes, route
 
 
@@ -183,6 +183,46 @@ def test_for_a_void_only_answers_to_this_question_in_this_term_count(world: Worl
     world.say(A, Lack.ABSENT, asked=asked)
     world.say(B, Lack.ABSENT, asked=asked, term=3)
     assert world.repair.said(route(5).digest, asked) == {A: Lack.ABSENT, B: None}
+
+
+def asked_since(world: World) -> set[int]:
+    """What was asked for at all, in two seconds from now on."""
+    world.sent.clear()
+    for _ in range(4):
+        world.now += ASK_AGAIN_S
+        world.repair.work()
+    return {last for _, _, _, (body,) in world.sent for _, _, last, _ in ROUTE.iter_unpack(body)}
+
+
+def test_while_all_are_asked_for_a_void_nobody_is_asked_anything_else_about_it(world: World) -> None:
+    """Half a second later A was asked without the void: its seal came off, and that it has a set was forgotten."""
+    world.standing = Standing(4, NodeId("me"), True)
+    world.misses(5, 6, committed=True)
+    with world.repair.seals.asking(route(5).digest):
+        asked = world.repair.ask_all(route(5), void=True)
+        world.say(A, Lack.COMPACTED, asked=asked)
+        with world.repair.seals.asking(route(5).digest):
+            pass  # another operator, who did not wait
+        assert asked_since(world) == {6}
+        assert world.repair.said(route(5).digest, asked) == {A: Lack.COMPACTED, B: None}
+    assert asked_since(world) == {5, 6}
+
+
+@pytest.mark.parametrize("proposed", [False, True])
+def test_who_only_wants_to_see_what_a_void_would_do_takes_no_seal_off(world: World, proposed: bool) -> None:
+    world.standing = Standing(4, NodeId("me"), True)
+    world.misses(5, committed=True)
+    world.repair.work()
+    world.sent.clear()
+    with world.repair.seals.asking(route(5).digest):
+        if proposed:
+            world.repair.seals.put(route(5).digest, on=True)
+        else:
+            world.repair.ask_all(route(5), void=False)
+            assert [header.get("void") for _, _, header, _ in world.sent] == [True, True]
+    world.sent.clear()
+    world.repair.ask_all(route(5), void=False)
+    assert [header.get("void", False) for _, _, header, _ in world.sent] == [proposed] * 2
 
 
 def test_a_start_needs_no_proof_for_what_its_journal_declares_void(world: World) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from logboom import certs
 from logboom.errors import ConfigError
+from logboom.wire import Kind
 from ports.net import ConnectionLimits
 from server.world import accepting
 from server.world.accepting import SPARE_LEAST, SPARE_MIN, SPARE_SHARE, Port
@@ -160,12 +161,12 @@ async def test_where_files_have_taken_what_there_is_a_few_connections_are_taken_
 
 
 @contextlib.contextmanager
-def descriptors(limit: Callable[[int], int]) -> Iterator[None]:
-    """So many there may be, by how many there are; no connection takes of what is kept for files."""
+def descriptors(limit: Callable[[int], int], *, least: int = 0) -> Iterator[None]:
+    """So many there may be, by how many there are; ``least`` connections of a port may have of what is for files."""
     with no_numbers_between() as used, pytest.MonkeyPatch.context() as patched:
         most = limit(used)
         patched.setattr(resource, "getrlimit", lambda _: (most, most))
-        patched.setattr(accepting, "CONNECTIONS_LEAST", 0)
+        patched.setattr(accepting, "CONNECTIONS_LEAST", least)
         yield
 
 
@@ -193,6 +194,47 @@ class TestFewDescriptors:
                 assert it.traffic.refused == 0
                 assert [await friend.echoes() for friend in friends] == [True, True]
                 await gone(found)
+
+    async def test_who_may_have_what_is_kept_does_not_go_for_who_may_not(self) -> None:
+        """With many clients each that called cut a node which was about to introduce itself, and was turned away."""
+        port = partial(Port, crowds=[])
+        async with serving(port=port) as nodes, serving(connections_max=1024, port=port) as clients:
+            friends = [await clients.friend() for _ in range(4)]
+            with descriptors(limit_of, least=4):
+                node = await nodes.client()
+                await until(lambda: nodes.sessions)
+                assert await (await clients.client()).ended() == b""
+                assert await node.echoes(Kind.HELLO)
+                assert [await friend.echoes() for friend in friends] == [True] * 4
+            assert (clients.traffic.refused, nodes.traffic.refused) == (1, 0)
+            node.close()
+
+    async def test_nobody_goes_for_whom_a_full_port_turns_away(self) -> None:
+        port = partial(Port, crowds=[])
+        async with serving(port=port) as other, serving(connections_max=3, port=port) as full:
+            friends = [await full.friend() for _ in range(3)]
+            found = [await from_address(other, "127.0.0.2")]
+            with descriptors(limit_of):
+                assert await (await full.client()).ended() == b""
+                assert [await friend.echoes() for friend in friends] == [True] * 3
+            assert (full.traffic.refused, other.traffic.refused) == (1, 0)
+            await gone(found)
+            friends[0].close()  # a place for whoever comes next
+            await full.session_of(0)
+
+    async def test_at_a_full_port_only_the_stranger_goes_that_would_have_to_anyway(self) -> None:
+        port = partial(Port, crowds=[])
+        async with serving(port=port) as other, serving(connections_max=2, port=port) as full:
+            found = [await from_address(full, "127.0.0.2"), *[await from_address(other, "127.0.0.3") for _ in range(2)]]
+            friend = await full.friend()
+            with descriptors(limit_of):
+                newcomer = await full.friend()
+                await until(lambda: found[0].is_cut)
+                assert [await each.echoes() for each in (friend, newcomer)] == [True, True]
+            assert (full.traffic.refused, other.traffic.refused) == (1, 0)
+            await gone(found)
+            friend.close()
+            await full.session_of(1)
 
     async def test_who_has_introduced_himself_never_goes(self) -> None:
         async with serving(connections_max=1024) as it:

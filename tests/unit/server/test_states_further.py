@@ -75,9 +75,9 @@ def test_of_a_user_s_machine_one_is_gone_on_from_where_somebody_wanted_that(worl
 
     world.states._open_machine = users
     assert opened(world, damaged=True) == position(5)
-    world.states.renew(P, 10)
+    assert not world.states.renew(P, 10)
     assert opened(world, damaged=True) == position(5), "it does not reach so far"
-    world.states.renew(P, 9)
+    assert world.states.renew(P, 9)
     assert opened(world, damaged=False) == position(9)
 
 
@@ -85,6 +85,6 @@ def test_nor_does_one_that_is_damaged_stand_for_anything(world: World) -> None:
     world.saved(5)
     world.set_at(9)
     world.spoil(9)
-    world.states.renew(P, 8)
+    assert not world.states.renew(P, 8)
     assert opened(world, damaged=False) == position(5)
     assert world.sets.sets() == []

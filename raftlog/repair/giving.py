@@ -1,0 +1,28 @@
+"""What a peer asks for and this node holds, read from the disk. Blocking."""
+
+from __future__ import annotations
+
+import structlog
+
+from logboom.errors import CorruptData
+from raftlog.entries.entry import Route
+from raftlog.links.lacks import Lack
+from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
+
+log = structlog.get_logger(__name__)
+
+
+def read_held(payloads: Payloads, routes: list[Route]) -> tuple[list[bytes], list[tuple[Route, Lack]]]:
+    """As many as can be read, and why not of the others: one of them keeps nobody from the rest."""
+    raws, unreadable = list[bytes](), list[tuple[Route, Lack]]()
+    for route in routes:
+        try:
+            raws.append(payloads.read(route))
+        except DamagedPayload as error:
+            unreadable.append((error.route, Lack.DAMAGED))
+        except REMOVED:
+            unreadable.append((route, Lack.COMPACTED))
+        except (CorruptData, OSError) as error:  # the disk cannot read it now
+            log.error("fetch_failed", partition=route.partition_id, last_index=route.last_index, error=str(error))
+            unreadable.append((route, Lack.UNKNOWN))
+    return raws, unreadable
