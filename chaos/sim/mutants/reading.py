@@ -47,6 +47,20 @@ MUTANTS: Final = (
         (Edit("dispatcher.reading.tail:Tail._let_go", "self._lease.release()", "pass"),),
     ),
     Mutant(
+        "scan-by-whoever",
+        "A scan that is to be linearizable is answered by whoever is asked, as far as it has come (LinearizableRead).",
+        ("LinearizableRead",),
+        (
+            Edit(
+                "dispatcher.reading.scans:Scans.scan",
+                "await reads.make_fresh(backend, header, partition_id, deadline)",
+                "header.get('read', 'linearizable') == 'linearizable' or "
+                "await reads.make_fresh(backend, header, partition_id, deadline)",
+            ),
+        ),
+        needs="kv_partitions",
+    ),
+    Mutant(
         "tail-of-unapplied",
         "A tail of what is applied gives what is durable (BarrierSound).",
         ("BarrierSound",),
