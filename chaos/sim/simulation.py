@@ -357,7 +357,8 @@ class Simulation(SecondHistory):
             clients.append((self.tasks, self.tasks.process))
         await self._ending.play(clients, self._fork)
         if parameters.follows:
-            await self._ending.within("followers have all there is", self.followers.caught_up(), self.followers.lacks)
+            followers, what = self.followers, "followers have all there is"
+            await self._ending.within(what, followers.caught_up(), followers.lacks, invariant="FollowsAll")
             self.followers.leave()
         checks.cancel()
 
