@@ -12,6 +12,7 @@ from typing import Any, Final
 from chaos.history import History
 from chaos.sim.afterwards import Afterwards
 from chaos.sim.asking import Asking
+from chaos.sim.backing_up import small_files
 from chaos.sim.blackout import Blackout
 from chaos.sim.clients import SimClient
 from chaos.sim.drawn_settings import member_of
@@ -279,7 +280,7 @@ class Simulation(SecondHistory):
         self.loop.on_error = self._on_error
         self.loop.after_instant = self._instant
         self.timeline.attach(self.loop, self.fail)
-        with real_world_forbidden() as refused, self.timeline.logging():
+        with real_world_forbidden() as refused, self.timeline.logging(), small_files():
             try:
                 self.loop.run_until_complete(self._story())
                 if self.outcome.failure is None and not self.loop.halted:
