@@ -68,6 +68,8 @@ class Outcome:
     simulated_s: float = 0.0
     events: int = 0
     operations: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Errors that clients were told, by code."""
     faults: Counter[str] = field(default_factory=Counter)
     elections: int = 0
     commits: int = 0
@@ -152,6 +154,7 @@ class Simulation(SecondHistory):
         self.oracle.witness.rotten = self.oracle.retention.rotten = self.nemesis.rotten
         self.oracle.witness.forgetful = self.nemesis.forgetful
         self.seen.parameters, self.seen.voids = parameters, self.oracle.voids
+        self.seen.begins, self.seen.committed = self.oracle.beginnings.of, self.oracle.newest
         self.seen.rotten = lambda: bool(self.nemesis.rotten or self.oracle.rotten)
         self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(
@@ -293,6 +296,7 @@ class Simulation(SecondHistory):
         outcome.simulated_s = self.loop.now - EPOCH_S
         outcome.events = self.loop.events
         outcome.operations = Counter(op.outcome for op in self.seen.history.operations)
+        outcome.refusals = self.seen.refusals
         outcome.faults = self.nemesis.injected
         outcome.elections = self.oracle.elections
         outcome.commits = len(self.oracle.committed)

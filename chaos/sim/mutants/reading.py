@@ -61,6 +61,50 @@ MUTANTS: Final = (
         needs="kv_partitions",
     ),
     Mutant(
+        "gone-up-to-the-end",
+        "What a tail cannot give at once it says is gone, up to the end (RefusedRightly).",
+        ("RefusedRightly",),
+        (
+            Edit(
+                "dispatcher.reading.tail:Tail._read_next",
+                "if place is None:\n        return",
+                "if place is None:\n        return\n"
+                "    if int(place.global_index) % 5 == 3:\n"
+                "        self._compacted(IndexCompacted('it cannot be read', first=end + 1))\n"
+                "        return",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "scan-of-what-comes",
+        "Some scans are told that all is gone that there is (RefusedRightly).",
+        ("RefusedRightly",),
+        (
+            Edit(
+                "dispatcher.reading.log_scan:LogScan._positions",
+                "if first:\n",
+                "if start_global > 1 and start_global % 3 == 1:\n"
+                "        first = int(self._backend.global_commit_index()) + 1\n"
+                "    if first:\n",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "metadata-leaves-out",
+        "Of what records are like every fifth batch is left out (OffsetsDenseUnique).",
+        ("OffsetsDenseUnique",),
+        (
+            Edit(
+                "logboom.client.streams:LogStreams.tail_metadata",
+                "self.seen(batch.global_index)",
+                "if batch.global_index % 5 == 0:\n                continue\n            self.seen(batch.global_index)",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
         "tail-of-unapplied",
         "A tail of what is applied gives what is durable (BarrierSound).",
         ("BarrierSound",),
