@@ -21,6 +21,19 @@ MUTANTS: Final = (
         needs="reads_log",
     ),
     Mutant(
+        "room-for-all",
+        "Readers are admitted however much the others hold (I10).",
+        ("I10",),
+        (
+            Edit(
+                "dispatcher.reading.read_budget:ReadBudget._fits",
+                "bytes_fit = self.nbytes + grant.nbytes <= self.bytes_max",
+                "bytes_fit = True",
+            ),
+        ),
+        needs="reads_log follows",
+    ),
+    Mutant(
         "read-and-kept",
         "A stream that ends keeps what it had read and not sent (I10).",
         ("I10",),
