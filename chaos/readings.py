@@ -16,6 +16,8 @@ from logboom.errors import LogboomError
 TIMEOUT_S: Final = 6.0
 COUNT_S: Final = 15.0
 PAUSE_S: Final = 0.02
+SCANNED: Final = 1 / 3
+"""Of the looks at tallies."""
 VIEW_PAUSE_S: Final = 0.5
 BOUNDS_S: Final = (0.0, 0.1, 1.0)
 GROUPS: Final = "g"
@@ -90,12 +92,20 @@ class Readings:
                 how["node"] = self._rng.choice(self._addresses())
             op = self._history.invoke(self._process, "look", key, [kind, bound], partition)
             try:
-                found: Any = await self._client.get(partition, key.encode(), timeout=TIMEOUT_S, **how)
+                found = await self._found(partition, key.encode(), how)
             except LogboomError as error:
                 self._history.end(op, "fail", error=error.code)
             else:
                 self._history.end(op, "ok", result=found[0] if found else 0)
             await asyncio.sleep(PAUSE_S)
+
+    async def _found(self, partition: int, key: bytes, how: dict[str, Any]) -> Any:
+        """A scan of one key alone promises as much as a get."""
+        if self._rng.random() >= SCANNED:
+            return await self._client.get(partition, key, timeout=TIMEOUT_S, **how)
+        rows = self._client.scan(partition, start=key, end=key + b"\0", timeout=TIMEOUT_S, **how)
+        values = [value async for _, value in rows]
+        return values[0] if values else None
 
     def _how(self, kind: str, key: str) -> tuple[int, dict[str, Any]]:
         """The bound of a read, and how it is asked for."""

@@ -138,9 +138,12 @@ def _of_logs(seen: Observed) -> Results:
         results.append((f"log {partition}: once", _once(mine, records, seen.effects.get(partition, {}), first)))
         results.append((f"log {partition}: receipts", exactly_once.receipts(mine, records, first=first)))
     results += [(f"same log {partition}", _agree(logs)) for partition, logs in seen.logs.items()]
+    begins = {p: begin for p, logs in seen.logs.items() if (begin := _begin(logs)) is not None}
     for each in seen.followed:
         removed = seen.removes or not set(each.partitions) <= set(LOG_PARTITIONS)  # those with state are compacted
-        results.append((f"{each.name}: all, once, in order", streams.check(each, seen.rows, removed=removed)))
+        results.append(
+            (f"{each.name}: all, once, in order", streams.check(each, seen.rows, removed=removed, begins=begins))
+        )
     return [*results, ("streams agree", streams.agree(seen.followed))]
 
 
@@ -164,6 +167,11 @@ def _nothing_came(seen: Observed) -> list[str]:
     counts = {**seen.changed.counts, "installs": seen.installs}
     wanted = ("installs", "disks lost", "members added", "partitions destroyed") if seen.turns >= TURNS_MIN else ()
     return [f"no {each}" for each in wanted if not counts.get(each)]
+
+
+def _begin(logs: Mapping[str, Sequence[tuple[int, int, bytes]]]) -> int | None:
+    """From there on all nodes have everything. None: one has nothing any more."""
+    return max(rows[0][0] for rows in logs.values()) if logs and all(logs.values()) else None
 
 
 def _agree(logs: Mapping[str, Sequence[tuple[int, int, bytes]]]) -> list[str]:

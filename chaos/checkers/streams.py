@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -43,14 +45,18 @@ Log = Mapping[int, Sequence[Row]]
 """By partition: what some node has in the end, from its oldest record on."""
 
 
-def check(stream: Followed, log: Log, *, removed: bool = False) -> list[str]:
-    """All that is wrong. ``removed``: records may have been."""
+def check(
+    stream: Followed, log: Log, *, removed: bool = False, begins: Mapping[int, int] = MappingProxyType({})
+) -> list[str]:
+    """All that is wrong. ``removed``: records may have been; ``begins``: by partition, what all nodes have from there
+    on was not, whatever anybody was told.
+    """
     problems = [f"{stream.name}: {error}" for error in stream.errors]
     if stream.gone and not removed:
         problems.append(f"{stream.name}: was told that records before {stream.gone[0].first} are gone; nothing removes")
     problems += _order(stream)
     for partition in stream.partitions:
-        problems += _whole(stream, partition, log.get(partition, ()))
+        problems += _whole(stream, partition, log.get(partition, ()), begins.get(partition))
     return problems
 
 
@@ -83,7 +89,7 @@ def _order(stream: Followed) -> list[str]:
     return problems
 
 
-def _whole(stream: Followed, partition: int, log: Sequence[Row]) -> list[str]:
+def _whole(stream: Followed, partition: int, log: Sequence[Row], there_from: int | None) -> list[str]:
     mine = {row.index: row for row in stream.rows if row.partition == partition}
     problems = [
         f"{stream.name}: {_place(row)} came as {mine[row.index][2:]!r}, and is {row[2:]!r}"
@@ -92,7 +98,8 @@ def _whole(stream: Followed, partition: int, log: Sequence[Row]) -> list[str]:
     ]
     end = log[-1].index if log else 0
     problems += [f"{stream.name}: {_place(row)} came and is not in the log" for row in mine.values() if row.index > end]
-    missing = [row for row in log if row.index not in mine and not _told(stream, row)]
+    all_have = math.inf if there_from is None else there_from
+    missing = [row for row in log if row.index not in mine and (row.index >= all_have or not _told(stream, row))]
     if missing:
         problems.append(f"{stream.name}: {len(missing)} records did not come, the first is {_place(missing[0])}")
     return problems

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from chaos.checkers import exactly_once, linearizable, together
-from chaos.history import of_kind
+from chaos.history import Operation, of_kind
 from chaos.sim.host import Host
 from chaos.sim.oracle import Oracle, read_all
 from chaos.sim.parameters import Parameters
 from chaos.sim.seen import Seen
-from chaos.transfers import accounts_of, is_account, unbalanced
+from chaos.transfers import MOVED, accounts_of, is_account, unbalanced
 from logboom.errors import CorruptData
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
@@ -62,10 +62,14 @@ class Afterwards:
                     unread.discard(partition)
             with self._reading(host):
                 self._check_log(host, node.logs[partition], machine, kind)
-        adds = [op for op in of_kind(self._seen.history.operations, "add") if op.partition not in unread]
+        adds = [op for op in self._adds if op.partition not in unread]
         requests = [ops for ops in self._seen.together if not any(op.partition in unread for op in ops)]
         self._report("I8", host, exactly_once.counters(adds, state))
         self._report("Atomic", host, together.whole(requests, state))
+
+    @property
+    def _adds(self) -> list[Operation]:
+        return of_kind(self._seen.history.operations, "add")
 
     @contextmanager
     def _reading(self, host: Host) -> Iterator[None]:
@@ -79,7 +83,8 @@ class Afterwards:
     def _counters(self, host: Host, partition: int, machine: Any) -> State:
         rows = [row for chunk, _ in machine.scan(start=b"", end=None, limit=0, chunk=1 << 20) for row in chunk]
         numbers = [(key, value) for key, value in rows if isinstance(value, tuple)]
-        self._report("TransfersWhole", host, unbalanced(accounts_of(numbers)))
+        opened = any(MOVED in op.key and op.outcome == "ok" and op.partition == partition for op in self._adds)
+        self._report("TransfersWhole", host, unbalanced(accounts_of(numbers), opened=opened))
         return {(partition, key.decode()): int(value[0]) for key, value in numbers if not is_account(key)}
 
     def _check_log(self, host: Host, store: PartitionLog, machine: Any, kind: str) -> None:
@@ -103,6 +108,8 @@ class Afterwards:
     def _kept(self, partition: int, first: int, batches: Sequence[CommittedBatch]) -> list[str]:
         """Records of ``log`` partitions are nowhere else: none is removed but as the settings say."""
         retain, held = self._parameters.settings.snapshot, sum(batch.header.nbytes for batch in batches)
-        if first == 1 or self._seen.again or retain.retain_log_ms or held >= retain.retain_log_bytes > 0:
+        if first == 1 or retain.retain_log_ms or held >= retain.retain_log_bytes > 0:
             return []
+        if self._seen.again and retain.retain_log_bytes:
+            return []  # what a set of before had was enough then, and what came behind it was given up
         return [f"partition {partition} begins at {first} with {held} bytes; {retain.retain_log_bytes or 'all'} stay"]

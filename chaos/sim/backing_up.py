@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,11 +14,13 @@ from chaos.sim.disk import SimDisk
 from chaos.sim.loop import SimLoop
 from chaos.sim.programs import ASKED_S, Programs
 from logboom.errors import LogboomError, WrongNode
-from logboom.types import GlobalLogIndex
+from logboom.types import KIB, GlobalLogIndex
+from server.offline import backup as backing_up
 from server.offline.backup import backup
 from server.offline.backup_dir import INDEX, BackupDir
 from snapshots.meta import SetMeta
 
+FILES: Final = "FILE_BYTES"
 SHELF: Final = Path("/backup")
 OPERATOR: Final = "operator"
 PAUSE_S: Final = 4.0
@@ -26,6 +29,19 @@ CUT_OFF: Final = 0.4
 """Share of the backups that are killed, within this many seconds."""
 CUT_OFF_S: Final = 0.4
 AGAIN_S: Final = 0.2
+FILE_BYTES: Final = KIB
+"""A file of an archive ends once it has so much: else none of a run would ever be full."""
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """While this lasts, whoever backs up in this process has them."""
+    before = getattr(backing_up, FILES)
+    setattr(backing_up, FILES, FILE_BYTES)
+    try:
+        yield
+    finally:
+        setattr(backing_up, FILES, before)
 
 
 class BackingUp:

@@ -28,6 +28,8 @@ GIVEN_UP: Final = 0.3
 """Of the writes, where clients lose patience,"""
 PATIENCE_S: Final = (0.002, 0.03, 0.3)
 """after so long."""
+SCANNED: Final = 1 / 3
+"""Of the reads of registers."""
 ERROR_PAUSE_S: Final = 0.2
 PASSES_S: Final = 0.5
 COMES_BACK: Final = 0.1
@@ -57,6 +59,7 @@ class SimClient:
         self._seen = seen
         self._rng = rng
         self._dice = random.Random(parameters.seed << 8 ^ number)
+        self._scan_dice = random.Random(parameters.seed << 32 ^ number)
         self._count = 0
         self._seen_last: dict[str, Any] = {}
         """What each register had when this client last read or wrote it."""
@@ -348,7 +351,7 @@ class SimClient:
     async def _get(self, op: Operation, node: str | None = None) -> None:
         timeout = None if node is None else ASK_S
         try:
-            found = await self.client.get(op.partition, op.key.encode(), node=node, timeout=timeout)
+            found = await self._found(op, node, timeout)
         except LogboomError as error:
             self._seen.refused("a read", error)
             self._seen.history.end(op, "fail", error=error.code)
@@ -356,6 +359,14 @@ class SimClient:
             value = found.decode() if isinstance(found, bytes) else found
             self._seen.history.end(op, "ok", result=value)
             self._seen_last[op.key] = value
+
+    async def _found(self, op: Operation, node: str | None, timeout: float | None) -> Any:
+        """A scan of one key alone promises as much as a get."""
+        key, how = op.key.encode(), dict[str, Any](node=node, timeout=timeout)
+        if self._scan_dice.random() >= SCANNED:
+            return await self.client.get(op.partition, key, **how)
+        rows = [value async for _, value in self.client.scan(op.partition, start=key, end=key + b"\0", **how)]
+        return rows[0] if rows else None
 
     async def _put(self, op: Operation, command: Any, client: Client | None = None) -> None:
         end = self._seen.history.end

@@ -140,7 +140,7 @@ class Followers:
                     after, nexts[partition] = batch.global_index, batch.position
                     self._take(name, batch)
             except IndexCompacted as gone:
-                self._seen.refused(name, gone, *partitions)
+                self._seen.refused(name, gone, *partitions, merged=True)
                 after = self._removed(name, gone, after + 1) - 1
                 nexts.clear()
             else:

@@ -18,8 +18,13 @@ from raftlog.entries.parent_state import ParentState
 Fail = Callable[[str, str], None]
 
 
-def look_at_removing(host: Host, backend: Backend, fail: Fail) -> None:
-    """Compaction removes nothing that somebody reads and goes on reading, nor what is yet to be applied."""
+def look_at_removing(
+    host: Host, backend: Backend, fail: Fail, moved: Callable[[PartitionId, Any], None] = lambda *_: None
+) -> None:
+    """Compaction removes nothing that somebody reads and goes on reading, nor what is yet to be applied.
+
+    ``moved`` is told of a log that begins elsewhere now.
+    """
     compaction: Any = backend.snapshots.compaction
     remove, lease_s = compaction._remove, backend.settings.log.reader_lease_ms / 1000  # noqa: SLF001 - an observer
 
@@ -43,6 +48,7 @@ def look_at_removing(host: Host, backend: Backend, fail: Fail) -> None:
         begins, now = store.first_available_index, backend.clock.monotonic()
         if begins == first:
             return
+        moved(partition, store)
         story = f"{host.name}: partition {partition} begins at {begins}, no longer at {first}"
         leases = store._leases._leases  # noqa: SLF001 - an observer
         read = min((each.index for each in leases if now - each.taken.at < lease_s), default=begins)
@@ -57,6 +63,28 @@ def look_at_removing(host: Host, backend: Backend, fail: Fail) -> None:
     compaction._remove = removed  # noqa: SLF001 - an observer
 
 
+def look_at_holding(host: Host, backend: Backend, fail: Fail) -> None:
+    """Whenever somebody asks for room: what is held is over before any checkpoint."""
+    budget: Any = backend.read_budget
+    ask = budget.ask
+
+    def asked(**what: Any) -> Any:
+        grant = ask(**what)
+        _check_bounds(host, budget, fail)
+        return grant
+
+    budget.ask = asked
+
+
+def _check_bounds(host: Host, budget: Any, fail: Fail) -> None:
+    """Only who is alone may hold more than there is."""
+    grants = budget._held  # noqa: SLF001 - an observer
+    held = sum(each.nbytes for each in grants), sum(each.segments for each in grants)
+    if len(grants) > 1 and (held[0] > budget.bytes_max or held[1] > budget.segments_max):
+        most = budget.bytes_max, budget.segments_max
+        fail("I10", f"{host.name}: {len(grants)} readers hold {held} bytes and segments of {most}")
+
+
 def check_held(host: Host, backend: Backend, fail: Fail, *, idle: bool = False) -> None:
     """What readers may have in memory is what they have. ``idle``: nobody reads but those whose streams are open."""
     budget: Any = backend.read_budget
@@ -64,6 +92,7 @@ def check_held(host: Host, backend: Backend, fail: Fail, *, idle: bool = False) 
     held = sum(each.nbytes for each in grants), sum(each.segments for each in grants)
     if held != (budget.nbytes, budget.segments):
         fail("I10", f"{host.name}: readers hold {held}, counted are {budget.nbytes, budget.segments}")
+    _check_bounds(host, budget, fail)
     ended = [each.nbytes for each in grants if _ended(each._admitted)]  # noqa: SLF001 - an observer
     if ended:
         fail("I10", f"{host.name}: streams that have ended hold {ended} bytes")

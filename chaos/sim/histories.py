@@ -127,7 +127,9 @@ class SecondHistory:
         )
         addresses = {host.member.client_address: host.name for host in hosts}
         before, injected = self.oracle, self.nemesis.injected
-        self.seen = Seen(self.seen.history, addresses, again=True)
+        for invariant, story in self.seen.problems:  # it is its last word
+            self._report(invariant, None, [story])
+        self.seen = self.seen.second(addresses, global_index)
         self._watch(begins)
         self.nemesis.injected = injected
         self.oracle.inherit(before, raft_index, global_index, keeps=hosts[0].name if len(hosts) == 1 else "")

@@ -9,8 +9,9 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final
 
+from chaos.sim.beginnings import Beginnings
 from chaos.sim.electorate import Electorate
-from chaos.sim.held import check_held, look_at_removing
+from chaos.sim.held import check_held, look_at_holding, look_at_removing
 from chaos.sim.host import Host
 from chaos.sim.lag import LagWatch
 from chaos.sim.promises import check_void
@@ -86,6 +87,7 @@ class Oracle:
         self._chosen: list[Row] = []
         self._receipts = ReceiptWatch(self._ends, self._chosen, fail)
         self.retention = RetentionWatch(self.ends, self._batches, fail)
+        self.beginnings = Beginnings(hosts)
         self.elections = 0
         self.checks = 0
 
@@ -156,7 +158,9 @@ class Oracle:
         look_at_writing(host, backend.admission, backend.settings.admission, self._fail)
         look_at_reading(host, node.service.read_rates, self._fail)
         look_at_shares(host, backend.admission, backend.settings.admission, self._fail)
-        look_at_removing(host, backend, self._fail)
+        look_at_removing(host, backend, self._fail, self.beginnings.at)
+        look_at_holding(host, backend, self._fail)
+        self.beginnings.started(host)
         taking: Any = backend.snapshots.taking
         completed = taking._completed  # noqa: SLF001 - an observer
 
@@ -191,7 +195,8 @@ class Oracle:
                 void = Void.parse(fields, raft_index=raft_index)
                 self.voids.add((void.partition_id, void.last_index))
                 if raft_index not in self._partitions:
-                    check_void(self._hosts, void, self.witness.rotten | self.rotten, self._fail)
+                    broken, members = self.witness.rotten | self.rotten, self.electorate.newest.ids
+                    check_void(self._hosts, void, broken, self._fail, head=self._head(void), members=members)
             control(raft_index, term, fields)
             self._on_control(host, backend, raft_index)
             self.electorate.handed_up(host, raft_index, term, self.witness.committed_in(raft_index), fields)
@@ -234,6 +239,11 @@ class Oracle:
             self._living = frozenset(lifecycle.created)
             self._ever |= self._living
 
+    def _head(self, void: Void) -> bytes:
+        """What the batch begins with, wherever it is: the digest of the one in front, and its own."""
+        before = self._batches.get((void.partition_id, void.first_index - 1))
+        return b"" if before is None else before[1] + void.digest
+
     def barrier_reached(self, waited: Waited) -> None:
         """BarrierSound: whoever was told so finds it true on the nodes that it was said of."""
         wrong = Waits(self._hosts, self._ends, [at for at, _ in self._sets]).check(waited)
@@ -273,6 +283,10 @@ class Oracle:
         if batches and ends and ends[-1][1] != last:
             found.append(f"partition {partition} ends at {last}, {ends[-1][1]} was committed")
         return found
+
+    def newest(self) -> int:
+        """Global index of what was committed last."""
+        return self._global
 
     def ends(self, partition: int) -> Sequence[tuple[int, int]]:
         """Global and last index of its committed batches, ascending."""

@@ -98,9 +98,26 @@ def check_saved(host: Host, worker: ApplyWorker, fail: Fail) -> None:
         fail("SavedStays", f"{where} counts as saved up to {worker.saved_index}; the power leaves {left}")
 
 
-def check_void(hosts: Sequence[Host], void: Void, damaged: Collection[str], fail: Fail) -> None:
-    """When it is declared nobody has it, who was not asked included."""
+def check_void(
+    hosts: Sequence[Host],
+    void: Void,
+    damaged: Collection[str],
+    fail: Fail,
+    *,
+    head: bytes = b"",
+    members: Collection[str] = (),
+) -> None:
+    """When it is declared nobody has it, who was not asked included.
+
+    ``head``: what the batch begins with on a disk, empty: not known; it is looked for on those of ``members`` that
+    are down, too.
+    """
     for host in hosts:
+        if host.node is None and head and host.name in members and host.name not in damaged:
+            if host.disk.keeps(host.path("partitions", str(void.partition_id)), ".log", head):
+                story = f"{host.name} is down and has what is declared void: {void.partition_id}/{void.last_index}"
+                fail("VoidProven", story)
+            continue
         log = None if host.node is None else host.node.pipeline.logs.get(void.partition_id)
         if log is None or host.name in damaged or log.is_hole(void.last_index, void.digest):
             continue

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from chaos.sim.parameters import Parameters
 from chaos.sim.waiting import Waited
-from logboom import Client, LogBatch
+from logboom import Client, LogBatch, LogMetadata
 from logboom.client.cursors import Cursor
 from logboom.errors import IndexCompacted, LogboomError, Voided
 
@@ -30,6 +30,14 @@ READERS: Final = 2
 """Names of cursors that clients share."""
 
 
+class CursorAt(NamedTuple):
+    """Where a cursor was; ``by``: a global index up to which that had been ordered."""
+
+    name: str
+    position: int
+    by: int
+
+
 @dataclass
 class Places:
     """What anybody has read, of all clients: the same place holds the same for everyone."""
@@ -40,6 +48,8 @@ class Places:
     """The highest of them."""
     cursors: dict[str, int] = field(default_factory=dict)
     """The highest position that a cursor is known to have had."""
+    told: list[CursorAt] = field(default_factory=list)
+    """As somebody was told, each higher than those before."""
 
 
 class LogReaders:
@@ -61,7 +71,9 @@ class LogReaders:
         self._reached = reached
         self._cursors: dict[str, Cursor] = {}
         self._asked: list[int] = []
-        """Of these partitions the last tail, scan or fetch is."""
+        """Of these partitions the last tail, scan or fetch is,"""
+        self._merged = False
+        """and whether in their global order."""
 
     @property
     def _partitions(self) -> list[int]:
@@ -76,7 +88,7 @@ class LogReaders:
         except TimeoutError:
             pass
         except IndexCompacted as error:
-            self._seen.refused("who reads the log", error, *self._asked)
+            self._seen.refused("who reads the log", error, *self._asked, merged=self._merged)
         except LogboomError as error:
             if error.code in ("corrupt_data", "protocol") and "lost" not in str(error):
                 self._suspect(error)
@@ -112,7 +124,7 @@ class LogReaders:
 
     async def _tail(self) -> None:
         partition, index, start = self._rng.choice(self._partitions), 0, self._start()
-        self._asked = [partition]
+        self._asked, self._merged = [partition], False
 
         def stepped_over(gap: Voided) -> None:
             nonlocal index
@@ -138,7 +150,7 @@ class LogReaders:
 
     async def _scan(self) -> None:
         partitions = sorted(self._rng.sample(self._partitions, self._rng.randint(1, len(self._partitions))))
-        self._asked = partitions
+        self._asked, self._merged = partitions, True
         start = self._start()
         last, nexts = start - 1, dict[int, int]()
         async for batch in self._client.scan_log(partitions, start_global=start):
@@ -153,8 +165,20 @@ class LogReaders:
 
     async def _fetch(self) -> None:
         partition = self._rng.choice(self._partitions)
-        self._asked = [partition]
-        rows = [row async for row in self._client.tail_metadata(partition, start_global=self._start())]
+        self._asked, self._merged = [partition], False
+        following = 0
+
+        def stepped_over(gap: Voided) -> None:
+            nonlocal following
+            at = self._seen.stepped_over("who reads what records are like", gap, following)
+            following = at if following else 0
+
+        rows = list[LogMetadata]()
+        async for each in self._client.tail_metadata(partition, start_global=self._start(), on_void=stepped_over):
+            if following and each.first_index != following:
+                self._wrong("OffsetsDenseUnique", f"{partition}: {each.first_index} after {following - 1}")
+            following = each.position
+            rows.append(each)
         if rows:
             row = self._rng.choice(rows)
             wanted = row.descriptors()
@@ -177,7 +201,9 @@ class LogReaders:
                 self._wrong("CursorMonotonic", f"{name} is at {now} after {wanted} was committed")
         if now < floor:
             self._wrong("CursorMonotonic", f"{name} was at {floor} and is at {now}")
-        known[name] = max(known.get(name, 0), now)
+        if now > known.get(name, 0):
+            known[name] = now
+            self._seen.places.told.append(CursorAt(name, now, self._seen.committed()))
 
     async def _view(self) -> None:
         """A request over several partitions is in a view as a whole or not at all: in, if it was acknowledged before.

@@ -153,6 +153,7 @@ class Summary:
     simulated_s: float = 0.0
     cpu_s: float = 0.0
     operations: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     failures: list[Outcome] = field(default_factory=list)
     slowest: tuple[float, int] = (1e9, 0)
@@ -174,6 +175,7 @@ class Summary:
         self.simulated_s += outcome.simulated_s
         self.cpu_s += ran.cpu_s
         self.operations += outcome.operations
+        self.refusals += outcome.refusals
         self.faults += outcome.faults
         self.elections += outcome.elections
         self.commits += outcome.commits
@@ -192,6 +194,7 @@ class Summary:
         """For people."""
         operations = self.operations
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.faults.most_common())
+        refusals = ", ".join(f"{code} {count}" for code, count in self.refusals.most_common()) or "nothing"
         rate = self.simulated_s / max(self.cpu_s, 1e-9)
         speed = f"{rate:.1f} per second and core (slowest {self.slowest[0]:.1f}, seed {self.slowest[1]})"
         outcomes = f"{operations['ok']:,} ok, {operations['fail']:,} refused, {operations['info']:,} unknown"
@@ -202,6 +205,7 @@ class Summary:
             f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds in {self.cpu_s:,.0f} s of CPU: {speed}",
             f"{sum(self.faults.values()):,} faults of {len(self.faults)} kinds: {kinds}",
             f"{sum(operations.values()):,} operations: {outcomes}",
+            f"clients were told: {refusals}",
             f"{self.commits:,} commits ({self.shared:,} requests shared batches), {taken}",
             f"changes of members: {members}; partitions: {self.created:,} created, {self.destroyed:,} destroyed",
             f"lag: {lag}",

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from chaos.checkers.watermarks import Sample
 from chaos.history import History, Operation
+from chaos.sim.beginnings import Beginning
+from chaos.sim.drawn_faults import DAMAGE
 from chaos.sim.parameters import Parameters
 from chaos.sim.readers import Places
 from chaos.sim.waiting import Told
-from logboom.errors import LogboomError, Voided
+from logboom.errors import IndexCompacted, LogboomError, Voided
 from logboom.types import KIB, MIB
 
 COMMANDS_MAX: Final = 25
 REQUEST_BYTES_MAX: Final = 16 * KIB
+"""No request of a simulated client is larger."""
 ANSWER_BYTES: Final = MIB
 """Nodes that have less for one, here and nowhere else (``config`` refuses them), have to say so."""
-"""No request of a simulated client is larger."""
+NOWHERE: Final = 1 << 62
 
 
 @dataclass
@@ -33,6 +37,8 @@ class Seen:
     sampled: int = 0
     together: list[list[Operation]] = field(default_factory=list)
     """Operations of one request each: all of them or none."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    """By code, of this history."""
     problems: list[tuple[str, str]] = field(default_factory=list)
     """(invariant, story), found on the spot."""
     created: dict[int, str] = field(default_factory=dict)
@@ -55,9 +61,22 @@ class Seen:
     """Of the run; None: nothing is known of it."""
     rotten: Callable[[], bool] = lambda: False
     """Whether the files of any host may be damaged."""
-
+    committed: Callable[[], int] = lambda: 0
+    """The newest global index that any node has committed."""
+    begins: Callable[[int], Beginning] = lambda _: Beginning(NOWHERE, NOWHERE)
+    """How far the beginning of a partition's log has come, on any node."""
     voids: Collection[tuple[int, int]] = ()
     """Partition and last index of all that was declared void."""
+
+    def second(self, addresses: dict[str, str], global_index: int) -> Seen:
+        """Of another history, which begins with what the first one had up to there: all that this is true of, still."""
+        second = Seen(self.history, addresses, again=True, together=self.together, refusals=self.refusals)
+        places = self.places
+        second.places.by_global = {at: row for at, row in places.by_global.items() if at <= global_index}
+        second.places.told = [each for each in places.told if each.by <= global_index]
+        for each in second.places.told:
+            second.places.cursors[each.name] = max(second.places.cursors.get(each.name, 0), each.position)
+        return second
 
     def stepped_over(self, who: str, gap: Voided, due: int) -> int:
         """Somebody was told of a gap in a log. What comes next; ``due``: what came next before, 0: he cannot tell."""
@@ -71,10 +90,16 @@ class Seen:
             self.problems.append(("VoidTold", story))
         return int(gap.next)
 
-    def refused(self, what: str, error: LogboomError, *asked: int) -> None:
-        """Somebody was told so. ``asked``: partitions of which records were read."""
+    def refused(self, what: str, error: LogboomError, *asked: int, merged: bool = False) -> None:
+        """Somebody was told so. ``asked``: partitions of which records were read; ``merged``: in their global order."""
+        self.refusals[error.code] += 1
         if not self._may_be(error, asked):
             self.problems.append(("RefusedRightly", f"{what} was told {error.code}: {error}"))
+        elif isinstance(error, IndexCompacted) and asked:
+            begin = max((self.begins(p).first_global if merged else self.begins(p).first, p) for p in asked)
+            if int(error.fields.get("first", 0)) > begin[0]:
+                story = f"{what} was told of {asked}: {error}; of {begin[1]} all that is behind {begin[0]} is there"
+                self.problems.append(("RefusedRightly", story))
 
     @property
     def _begun(self) -> list[int]:
@@ -97,6 +122,10 @@ class Seen:
                 return drawn is None or _takes_little(drawn)
             case "corrupt_data":
                 return self.rotten() or (drawn is not None and drawn.blackout is not None and bool(self.doomed))
+            case "partition_paused":
+                return drawn is None or drawn.asks or "pause_partition" in drawn.kinds
+            case "partition_lost":
+                return drawn is None or drawn.blackout is not None or not DAMAGE.isdisjoint(drawn.kinds)
             case "index_compacted":
                 return drawn is None or _removes(drawn) or not set(drawn.log_partitions).issuperset(asked)
         return True

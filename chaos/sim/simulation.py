@@ -12,6 +12,7 @@ from typing import Any, Final
 from chaos.history import History
 from chaos.sim.afterwards import Afterwards
 from chaos.sim.asking import Asking
+from chaos.sim.backing_up import small_files
 from chaos.sim.blackout import Blackout
 from chaos.sim.clients import SimClient
 from chaos.sim.drawn_settings import member_of
@@ -67,6 +68,8 @@ class Outcome:
     simulated_s: float = 0.0
     events: int = 0
     operations: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Errors that clients were told, by code."""
     faults: Counter[str] = field(default_factory=Counter)
     elections: int = 0
     commits: int = 0
@@ -151,6 +154,7 @@ class Simulation(SecondHistory):
         self.oracle.witness.rotten = self.oracle.retention.rotten = self.nemesis.rotten
         self.oracle.witness.forgetful = self.nemesis.forgetful
         self.seen.parameters, self.seen.voids = parameters, self.oracle.voids
+        self.seen.begins, self.seen.committed = self.oracle.beginnings.of, self.oracle.newest
         self.seen.rotten = lambda: bool(self.nemesis.rotten or self.oracle.rotten)
         self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(
@@ -279,7 +283,7 @@ class Simulation(SecondHistory):
         self.loop.on_error = self._on_error
         self.loop.after_instant = self._instant
         self.timeline.attach(self.loop, self.fail)
-        with real_world_forbidden() as refused, self.timeline.logging():
+        with real_world_forbidden() as refused, self.timeline.logging(), small_files():
             try:
                 self.loop.run_until_complete(self._story())
                 if self.outcome.failure is None and not self.loop.halted:
@@ -292,6 +296,7 @@ class Simulation(SecondHistory):
         outcome.simulated_s = self.loop.now - EPOCH_S
         outcome.events = self.loop.events
         outcome.operations = Counter(op.outcome for op in self.seen.history.operations)
+        outcome.refusals = self.seen.refusals
         outcome.faults = self.nemesis.injected
         outcome.elections = self.oracle.elections
         outcome.commits = len(self.oracle.committed)
@@ -357,7 +362,8 @@ class Simulation(SecondHistory):
             clients.append((self.tasks, self.tasks.process))
         await self._ending.play(clients, self._fork)
         if parameters.follows:
-            await self._ending.within("followers have all there is", self.followers.caught_up(), self.followers.lacks)
+            followers, what = self.followers, "followers have all there is"
+            await self._ending.within(what, followers.caught_up(), followers.lacks, invariant="FollowsAll")
             self.followers.leave()
         checks.cancel()
 

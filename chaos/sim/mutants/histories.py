@@ -114,4 +114,30 @@ MUTANTS: Final = (
         (Edit(DIRECTORY + "complete", "(*listed, Kept.of(meta))", "(Kept.of(meta),)"),),
         needs="restores",
     ),
+    Mutant(
+        "backup-of-files-half-full",
+        "Of the logs whatever has filled a file of a backup is left out of it.",
+        ("BackupsMix", "RecordsKept", "BackupKept"),
+        (
+            Edit(
+                "server.offline.backup:_Copy._log",
+                "if nbytes >= FILE_BYTES:\n            self._keep(archive, rows)",
+                "if nbytes >= FILE_BYTES:\n            pass",
+            ),
+        ),
+        needs="restores log_partitions",
+    ),
+    Mutant(
+        "backup-without-the-beginning",
+        "Of each log the first batch is left out of a backup (RecordsKept).",
+        ("RecordsKept",),
+        (
+            Edit(
+                "server.offline.backup:_Copy._log",
+                "rows.append((global_index, batch))",
+                "rows.extend([(global_index, batch)] if header.first_index > 1 else [])",
+            ),
+        ),
+        needs="restores log_partitions",
+    ),
 )

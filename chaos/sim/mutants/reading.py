@@ -21,6 +21,19 @@ MUTANTS: Final = (
         needs="reads_log",
     ),
     Mutant(
+        "room-for-all",
+        "Readers are admitted however much the others hold (I10).",
+        ("I10",),
+        (
+            Edit(
+                "dispatcher.reading.read_budget:ReadBudget._fits",
+                "bytes_fit = self.nbytes + grant.nbytes <= self.bytes_max",
+                "bytes_fit = True",
+            ),
+        ),
+        needs="reads_log follows",
+    ),
+    Mutant(
         "read-and-kept",
         "A stream that ends keeps what it had read and not sent (I10).",
         ("I10",),
@@ -45,6 +58,64 @@ MUTANTS: Final = (
         "A tail that ends holds on to what it has read (I10).",
         ("I10",),
         (Edit("dispatcher.reading.tail:Tail._let_go", "self._lease.release()", "pass"),),
+    ),
+    Mutant(
+        "scan-by-whoever",
+        "A scan that is to be linearizable is answered by whoever is asked, as far as it has come (LinearizableRead).",
+        ("LinearizableRead",),
+        (
+            Edit(
+                "dispatcher.reading.scans:Scans.scan",
+                "await reads.make_fresh(backend, header, partition_id, deadline)",
+                "header.get('read', 'linearizable') == 'linearizable' or "
+                "await reads.make_fresh(backend, header, partition_id, deadline)",
+            ),
+        ),
+        needs="kv_partitions",
+    ),
+    Mutant(
+        "gone-up-to-the-end",
+        "What a tail cannot give at once it says is gone, up to the end (RefusedRightly).",
+        ("RefusedRightly",),
+        (
+            Edit(
+                "dispatcher.reading.tail:Tail._read_next",
+                "if place is None:\n        return",
+                "if place is None:\n        return\n"
+                "    if int(place.global_index) % 5 == 3:\n"
+                "        self._compacted(IndexCompacted('it cannot be read', first=end + 1))\n"
+                "        return",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "scan-of-what-comes",
+        "Some scans are told that all is gone that there is (RefusedRightly).",
+        ("RefusedRightly",),
+        (
+            Edit(
+                "dispatcher.reading.log_scan:LogScan._positions",
+                "if first:\n",
+                "if start_global > 1 and start_global % 3 == 1:\n"
+                "        first = int(self._backend.global_commit_index()) + 1\n"
+                "    if first:\n",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "metadata-leaves-out",
+        "Of what records are like every fifth batch is left out (OffsetsDenseUnique).",
+        ("OffsetsDenseUnique",),
+        (
+            Edit(
+                "logboom.client.streams:LogStreams.tail_metadata",
+                "self.seen(batch.global_index)",
+                "if batch.global_index % 5 == 0:\n                continue\n            self.seen(batch.global_index)",
+            ),
+        ),
+        needs="reads_log",
     ),
     Mutant(
         "tail-of-unapplied",

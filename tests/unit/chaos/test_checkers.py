@@ -172,20 +172,23 @@ def test_writes_resume_with_one_that_began_after_the_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "lengths", "settings", "right"),
+    ("first", "lengths", "settings", "again", "right"),
     [
-        (1, [10], {}, True),
-        (2, [10], {}, False),
-        (2, [], {}, False),
-        (2, [200, 100], {"retain_log_bytes": 500}, True),
-        (2, [10], {"retain_log_bytes": 500}, False),
-        (2, [10], {"retain_log_bytes": 500, "retain_log_ms": 5}, True),
+        (1, [10], {}, False, True),
+        (2, [10], {}, False, False),
+        (2, [], {}, False, False),
+        (2, [200, 100], {"retain_log_bytes": 500}, False, True),
+        (2, [10], {"retain_log_bytes": 500}, False, False),
+        (2, [10], {"retain_log_bytes": 500, "retain_log_ms": 5}, False, True),
+        (2, [10], {}, True, False),
+        (2, [10], {"retain_log_bytes": 500}, True, True),
     ],
 )
 def test_records_are_removed_as_the_settings_say(
-    first: int, lengths: list[int], settings: dict[str, int], *, right: bool
+    first: int, lengths: list[int], settings: dict[str, int], *, again: bool, right: bool
 ) -> None:
+    """``again``: in a second history, which begins with what a set and its logs have."""
     parameters = SimpleNamespace(settings=SimpleNamespace(snapshot=SnapshotSettings(**settings)))
-    checks: Any = SimpleNamespace(_parameters=parameters, _seen=SimpleNamespace(again=False))
+    checks: Any = SimpleNamespace(_parameters=parameters, _seen=SimpleNamespace(again=again))
     batches: Any = [SimpleNamespace(header=SimpleNamespace(nbytes=length + 200)) for length in lengths]
     assert (Afterwards._kept(checks, 3, first, batches) == []) is right

@@ -21,6 +21,7 @@ from chaos.sim.loop import SimLoop
 from chaos.sim.members import Operator
 from chaos.sim.simulation import Simulation
 from chaos.sim.timeline import Timeline
+from chaos.transfers import ACCOUNTS, BEGINS_WITH
 from logboom.errors import CorruptData
 
 
@@ -150,16 +151,20 @@ class Machine:
 
 
 def after(
-    monkeypatch: pytest.MonkeyPatch, states: dict[int, dict[bytes, tuple[int, ...]] | None], *, rotten: bool
+    monkeypatch: pytest.MonkeyPatch,
+    states: dict[int, dict[bytes, tuple[int, ...]] | None],
+    *,
+    rotten: bool,
+    keys: tuple[str, str] = ("a", "b"),
 ) -> list[str]:
-    """What is wrong with a node that has these, where two counters were acknowledged: ``a`` in 0, ``b`` in 1."""
+    """What is wrong with a node that has these, where two counters were acknowledged: one in 0, the other in 1."""
     monkeypatch.setattr(afterwards, "read_all", lambda _: ([], {}))
     node: Any = SimpleNamespace(
         machines={p: Machine(state) for p, state in states.items()},
         logs={p: SimpleNamespace(partition_id=p, first_available_index=1) for p in states},
         pipeline=SimpleNamespace(partitioning=SimpleNamespace(kind=lambda _: SimpleNamespace(state_machine="kv"))),
     )
-    ops = [Operation(1, "add", key, 1, 0, 1, "ok", partition=p) for p, key in ((0, "a"), (1, "b"))]
+    ops = [Operation(1, "add", key, 1, 0, 1, "ok", partition=p) for p, key in enumerate(keys)]
     seen: Any = SimpleNamespace(history=SimpleNamespace(operations=ops), doomed=set(), together=[ops], again=False)
     found: list[str] = []
     checks = Afterwards(
@@ -185,3 +190,13 @@ def test_a_command_in_another_partition_or_in_two_is_found(monkeypatch: pytest.M
     assert after(monkeypatch, {0: {b"a": (1,)}, 1: {b"b": (1,)}}, rotten=False) == []
     assert after(monkeypatch, {0: {b"a": (1,), b"b": (1,)}, 1: {b"b": (1,)}}, rotten=False) == ["I8"]
     assert after(monkeypatch, {0: {b"a": (1,), b"b": (1,)}, 1: {}}, rotten=False) == ["I8", "I8", "Atomic"]
+
+
+def test_accounts_that_were_opened_are_on_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state without any passed: whoever has moved something has opened them before."""
+    opened: dict[bytes, tuple[int, ...]] = dict.fromkeys(ACCOUNTS, (BEGINS_WITH,))
+    moved: dict[bytes, tuple[int, ...]] = {b"t1-moved-1": (1,)}
+    other: dict[bytes, tuple[int, ...]] = {b"b": (1,)}
+    keys = "t1-moved-1", "b"
+    assert after(monkeypatch, {0: moved | opened, 1: other}, rotten=False, keys=keys) == []
+    assert after(monkeypatch, {0: moved, 1: other | opened}, rotten=False, keys=keys) == ["TransfersWhole"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.sim.held import check_held, look_at_removing
+from chaos.sim.held import check_held, look_at_holding, look_at_removing
 from dispatcher.reading.feeds import Feed
 from dispatcher.reading.read_budget import ReadBudget
 from logboom.errors import LogboomError
@@ -105,6 +105,22 @@ def test_what_is_counted_is_what_readers_hold() -> None:
     assert held(budget, streams=0) == ["I10"]
     grant.release()
     assert held(budget, streams=0) == []
+
+
+def test_only_who_is_alone_holds_more_than_there_is() -> None:
+    budget, wrong = ReadBudget(bytes_max=100, segments_max=4), list[str]()
+    backend: Any = SimpleNamespace(read_budget=budget)
+    look_at_holding(HOST, backend, lambda invariant, _: wrong.append(invariant))
+    alone = budget.ask(nbytes=160, segments=1, order=1, admitted=lambda: None)
+    assert (held(budget, streams=2), wrong) == ([], [])
+    budget._fits = lambda _: True  # type: ignore[method-assign]
+    other = budget.ask(nbytes=1, segments=1, order=2, admitted=lambda: None)
+    assert (held(budget, streams=2), wrong) == (["I10"], ["I10"])
+    alone.read(99)
+    assert held(budget, streams=2) == []
+    other.read(1)
+    budget.ask(nbytes=0, segments=5, order=3, admitted=lambda: None)
+    assert (held(budget, streams=3), wrong) == (["I10"], ["I10", "I10"])
 
 
 def test_whoever_reads_no_more_leases_nothing() -> None:

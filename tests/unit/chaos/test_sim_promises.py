@@ -139,3 +139,31 @@ def test_what_is_declared_void_nobody_has(
     ]
     check_void(hosts, void, {"n1"} if damaged else set(), lambda invariant, _: found.append(invariant))
     assert found == wrong
+
+
+@pytest.mark.parametrize(
+    ("kept", "damaged", "members", "wrong"),
+    [
+        (True, set(), {"n1"}, ["VoidProven"]),
+        (False, set(), {"n1"}, []),
+        (True, {"n1"}, {"n1"}, []),
+        (True, set(), set(), []),
+    ],
+    ids=["on his disk", "nowhere", "damaged", "no member"],
+)
+def test_nor_has_a_member_that_is_down(kept: bool, damaged: set[str], members: set[str], wrong: list[str]) -> None:
+    """He was not asked: nobody could have known."""
+    found, asked = list[str](), list[tuple[Any, ...]]()
+
+    def keeps(*what: Any) -> bool:
+        asked.append(what)
+        return kept
+
+    host: Any = SimpleNamespace(
+        name="n1", node=None, disk=SimpleNamespace(keeps=keeps), path=lambda *parts: "/".join(parts)
+    )
+    void = Void(PartitionId(3), PartitionLogIndex(3), PartitionLogIndex(4), b"digest", GlobalLogIndex(9), 0, False)
+    for head in (b"", b"beforedigest"):
+        check_void([host], void, damaged, lambda invariant, _: found.append(invariant), head=head, members=members)
+    assert found == wrong
+    assert set(asked) <= {("partitions/3", ".log", b"beforedigest")}

@@ -14,12 +14,14 @@ import pytest
 
 from chaos.history import History
 from chaos.sim import clients, readers, waiting
+from chaos.sim.beginnings import Beginning, Beginnings
 from chaos.sim.clients import SimClient
 from chaos.sim.drawing import draw
 from chaos.sim.followers import Followers
 from chaos.sim.parameters import Parameters
 from chaos.sim.readers import LogReaders
 from chaos.sim.seen import Seen
+from chaos.sim.stories import Stories
 from chaos.sim.waiting import Told, Waiting
 from logboom import errors
 from logboom.errors import LogboomError
@@ -112,6 +114,50 @@ def test_what_there_are_reasons_for_in_some_runs() -> None:
     assert wrong(removed, *logs)
     assert not wrong(removed, *logs, change=removing)
     assert not wrong(removed, *logs, *keyed)
+
+
+@pytest.mark.parametrize(
+    ("first", "merged", "right"), [(5, False, True), (6, False, False), (70, True, True), (71, True, False)]
+)
+def test_nobody_is_told_that_more_is_gone_than_any_node_has_removed(first: int, *, merged: bool, right: bool) -> None:
+    by = seen(begins=lambda partition: Beginning(5, 70) if partition == 0 else Beginning(1, 1))
+    error = errors.IndexCompacted("no", first=first)
+    by.refused("who reads the log", error, *calm().kv_partitions, 0, merged=merged)
+    assert told(by) == ([] if right else WRONG)
+
+
+def test_where_logs_begin_is_remembered_of_nodes_that_are_gone() -> None:
+    log = SimpleNamespace(first_available_index=7, first_global_index=0)
+    host: Any = SimpleNamespace(node=SimpleNamespace(pipeline=SimpleNamespace(logs={0: log})))
+    begins = Beginnings([host])
+    assert (begins.of(0), begins.of(1)) == ((7, 1), (1, 1))
+    log.first_available_index, log.first_global_index = 3, 40  # made anew from another node's
+    begins.started(host)
+    host.node = None
+    assert begins.of(0) == (7, 40)
+
+
+def test_who_is_paused_or_lost_is_so_for_a_reason() -> None:
+    def wrong(error: LogboomError, **changed: Any) -> bool:
+        by = seen()
+        by.parameters = replace(calm(), **{"kinds": (), "stories": Stories(), **changed})
+        by.refused("somebody", error)
+        return bool(by.problems)
+
+    paused, lost = errors.PartitionPaused("no"), errors.PartitionLost("no")
+    assert wrong(paused)
+    assert not wrong(paused, kinds=("pause_partition",))
+    assert not wrong(paused, stories=Stories(asks=True))
+    assert wrong(lost)
+    assert not wrong(lost, kinds=("rot",))
+    assert not wrong(lost, blackout=1.0)
+
+
+def test_what_was_told_is_counted() -> None:
+    by = seen()
+    for error in (errors.Overloaded("full"), errors.NotLeader("no"), errors.Overloaded("full")):
+        by.refused("a write", error)
+    assert by.refusals == {"overloaded": 2, "not_leader": 1}
 
 
 class Liar:

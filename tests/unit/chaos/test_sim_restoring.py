@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from chaos.history import History
 from chaos.sim.blocking import PlugPulled, dies_at, offline_world
 from chaos.sim.disk import SimDisk
 from chaos.sim.drawing import draw
-from chaos.sim.histories import give_up
+from chaos.sim.histories import SecondHistory, give_up
 from chaos.sim.loop import ProcessDied, SimLoop
+from chaos.sim.readers import CursorAt
 from chaos.sim.seen import Seen
 from chaos.sim.stories import told
 
@@ -71,6 +73,38 @@ def test_who_goes_through_all_again_is_told_of_each_in_the_end() -> None:
     mine.history.end(mine.history.invoke(0, "add", "p7", 1, 0), "ok", global_index=9)
     give_up(mine, 1, "fail", 0.0)
     assert mine.history.operations[0].outcome == "info"
+
+
+def test_what_the_second_history_begins_with_is_still_looked_at() -> None:
+    first = seen()
+    op = first.history.invoke(1, "add", "c1-1", 1, 0)
+    first.together.append([op])
+    first.places.by_global.update({at: (0, at, b"batch") for at in (3, 4)})
+    first.places.told += [CursorAt("a", 5, 2), CursorAt("b", 6, 3), CursorAt("a", 9, 4)]
+    first.problems.append(("I7", "told already"))
+    second = first.second({"n1:1": "n1"}, 3)
+    assert second.again
+    assert (second.together, second.history, second.problems) == ([[op]], first.history, [])
+    assert list(second.places.by_global) == [3]
+    assert second.places.cursors == {"a": 5, "b": 6}
+    assert second.places.told == first.places.told[:2]
+
+
+def test_what_was_found_on_the_spot_is_told_before_another_history_begins() -> None:
+    """It was thrown away with all that had been seen since the last checkpoint."""
+    found, mine = list[tuple[str, list[str]]](), seen()
+    mine.problems.append(("TokenKept", "a story"))
+    oracle = SimpleNamespace(witness=SimpleNamespace(committed_after=lambda _: 0.0), inherit=lambda *_, **__: None)
+    run: Any = SimpleNamespace(
+        seen=mine,
+        oracle=oracle,
+        nemesis=SimpleNamespace(injected={}),
+        _report=lambda invariant, _, problems: found.append((invariant, problems)),
+        _watch=lambda _: None,
+    )
+    SecondHistory._second(run, None, 1, 1, [], given_up="fail")  # type: ignore[arg-type]
+    assert ("TokenKept", ["a story"]) in found
+    assert run.seen.again
 
 
 @pytest.mark.parametrize("call", range(1, 6))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from chaos import verdict
 from chaos.checkers import streams
 from chaos.checkers.streams import Followed, Gone, Row
 
@@ -91,6 +94,24 @@ def test_of_several_partitions_each_may_jump_once_and_not_in_front_of_where_it_w
     assert "1/5 at 50 came too early, 4 was next" in checked(one[2], two[2], one[4])[0]
     assert "2/5 at 51 came too early, 3 was next" in checked(two[1], one[2], two[4], first=21)[0]
     assert "after global index 35" in checked(one[2], first=35)[0]
+
+
+def test_what_all_nodes_still_have_was_not_gone_whatever_was_said() -> None:
+    rows = [Row(1, index, index + 9, b"%d" % index) for index in range(1, 7)]
+    gap = tail(*rows[:2], *rows[4:], gone=[Gone(2, 5)])
+    assert streams.check(gap, {1: rows[2:]}, removed=True, begins={1: 5}) == []
+    assert streams.check(gap, {1: rows[2:]}, removed=True, begins={2: 3}) == []
+    assert (
+        "1 records did not come, the first is 1/4" in streams.check(gap, {1: rows[2:]}, removed=True, begins={1: 4})[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("firsts", "begin"), [({"n1": [3, 4], "n2": [5]}, 5), ({"n1": [3], "n2": []}, None), ({}, None)]
+)
+def test_from_where_all_nodes_have_everything(firsts: dict[str, list[int]], begin: int | None) -> None:
+    logs = {node: [(index, index, b"") for index in indices] for node, indices in firsts.items()}
+    assert verdict._begin(logs) == begin
 
 
 def test_errors_and_an_end_are_told() -> None:

@@ -78,6 +78,16 @@ async def test_who_does_not_lead_says_so_first(kind: Kind) -> None:
             await read(Behind(leads=False), kind, **header)
 
 
+@pytest.mark.parametrize("kind", [Kind.GET, Kind.SCAN])
+async def test_nor_does_it_answer_of_a_partition_that_it_knows(kind: Kind) -> None:
+    """Whatever else is said of a read, or nothing at all: a linearizable one is the leader's."""
+    for header in ({}, {"read": "linearizable"}):
+        node = Behind(leads=False)
+        with pytest.raises(NotLeader):
+            await read(node, kind, partition=0, **header)
+        assert node.asked == 1
+
+
 @pytest.mark.parametrize("kind", [Kind.GET, Kind.SCAN, Kind.VIEW_SCAN])
 async def test_who_leads_has_heard_of_all_that_was_created_before(kind: Kind) -> None:
     with pytest.raises(NoSuchPartition):

@@ -41,6 +41,15 @@ def test_what_one_node_lacks_comes_from_another(whole: Source, tmp_path: Path) -
     assert done.batches == len(whole.batches)
 
 
+def test_a_log_of_many_files_is_whole(whole: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup_module, "FILE_BYTES", 1_000)
+    kept = tmp_path / "kept"
+    done, batches = taken(Nodes(n1=whole, n2=whole, n3=whole), kept)
+    assert [batch.digest for batch in batches] == [batch.digest for batch in whole.batches]
+    assert done.batches == len(whole.batches)
+    assert len(LogArchive(OsDisk(), kept / "logs" / str(LOG), PartitionId(LOG)).paths()) > 3
+
+
 def test_of_several_that_lack_it_the_one_that_begins_first_counts(tmp_path: Path) -> None:
     late, early = (cut_off(Source(n, Wire(), big=10), first=first) for n, first in (("n1", 30), ("n2", 10)))
     nodes = Nodes(n1=late, n2=early, n3=late)

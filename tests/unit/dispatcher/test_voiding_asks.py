@@ -1,0 +1,67 @@
+"""Nothing is void before every member has said that it does not have it."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.pipeline.voiding import Voiding
+from logboom.errors import Unavailable
+from logboom.types import PartitionId
+from raftlog.links.lacks import Lack
+
+P, DIGEST = PartitionId(3), b"d" * 32
+DEADLINE = 2.0
+
+
+class Members:
+    """n1 leads and lacks the batch; of the others ``said`` tells what they say each time they are asked."""
+
+    def __init__(self, *said: dict[str, Lack | None]) -> None:
+        self.said = list(said)
+        self.sealed = list[bytes]()
+        ticks = itertools.count()
+        repair = SimpleNamespace(
+            own=lambda *_, **__: Lack.ABSENT,
+            ask_all=lambda *_, **__: 0,
+            said=lambda *_: self.said.pop(0) if len(self.said) > 1 else self.said[0],
+            seal=lambda digest, **_: self.sealed.append(digest),
+        )
+        raft = SimpleNamespace(
+            admits=True, engine=SimpleNamespace(term=7), repair=repair, propose_control=lambda _: None
+        )
+        pipeline = SimpleNamespace(
+            raft=raft,
+            node_id="n1",
+            clock=SimpleNamespace(monotonic=lambda: 0.1 * next(ticks)),
+            payloads=SimpleNamespace(holds=lambda _: False),
+        )
+        self.voiding: Any = Voiding(pipeline)  # type: ignore[arg-type]
+        hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
+        self.voiding._known = lambda *_: None
+        self.voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
+
+        async def carried_out(*_: object) -> None: ...
+
+        self.voiding._carried_out = carried_out
+
+    async def void(self) -> Any:
+        return await self.voiding.void(P, 4, yes=True, deadline=DEADLINE)
+
+
+@pytest.mark.parametrize("silent", [None, Lack.UNKNOWN])
+async def test_one_that_says_nothing_is_waited_for_and_nothing_is_sealed(silent: Lack | None) -> None:
+    """He may have the only copy, however many say that they do not."""
+    members = Members({"n2": Lack.ABSENT, "n3": Lack.ABSENT, "n4": Lack.ABSENT, "n5": silent})
+    with pytest.raises(Unavailable, match="n5 must say first"):
+        await members.void()
+    assert members.sealed == []
+
+
+async def test_once_he_has_spoken_it_goes_on() -> None:
+    members = Members({"n2": Lack.ABSENT, "n3": None}, {"n2": Lack.ABSENT, "n3": Lack.DAMAGED})
+    await members.void()
+    assert members.sealed == [DIGEST]
