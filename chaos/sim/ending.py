@@ -15,7 +15,6 @@ from chaos.sim.lag import released
 from chaos.sim.loop import Process, SimLoop
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
-from chaos.sim.quiet import Quiet
 from chaos.sim.readout import ReadOut
 from chaos.sim.seen import Seen
 from dispatcher.pipeline.backend import Backend
@@ -29,7 +28,6 @@ SLOWLY_READ_S: Final = 300.0
 REACHED_LOOK_S: Final = 5.0
 PAUSED_LOOK_S: Final = 0.1
 WATCHER: Final = "watcher"
-QUIET: Final = 0x0C417
 
 
 class Stops(Protocol):
@@ -96,10 +94,6 @@ class Ending:
         await self.within("all nodes converge", self._converge())
         self._oracle.checkpoint()
         whole = [h for h in self._hosts if h.may_run and h.name not in self._rotten]
-        all_there = len(whole) == len(self._hosts)
-        quiet = Quiet(whole, all_there=all_there, loop=self._loop, seen=self._seen, within=self.within)
-        await quiet.play(random.Random(self._parameters.seed ^ QUIET))
-        await self.within("all nodes converge again", self._converge())
         out = ReadOut(whole, loop=self._loop, ends=self._oracle.ends, doomed=self._seen.doomed, fail=self._fail)
         seconds = SLOWLY_READ_S if self._parameters.paced else LIVE_WITHIN_S
         await self.within("everything is read", out.play(fork()), seconds=seconds)
@@ -128,7 +122,6 @@ class Ending:
         why: Callable[[], str] | None = None,
         *,
         seconds: float = LIVE_WITHIN_S,
-        invariant: str = "Liveness",
     ) -> None:
         """Else the run fails."""
         started = self._loop.now
@@ -136,7 +129,7 @@ class Ending:
         done, _ = await asyncio.wait([task], timeout=seconds)
         if not done:
             standing = (why or self.standing)()
-            self._fail(invariant, f"{what}: not in {seconds:.0f} s; {standing}")
+            self._fail("Liveness" if why is None else "FollowsAll", f"{what}: not in {seconds:.0f} s; {standing}")
             task.cancel()
             return
         task.result()

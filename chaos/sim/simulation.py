@@ -362,8 +362,7 @@ class Simulation(SecondHistory):
             clients.append((self.tasks, self.tasks.process))
         await self._ending.play(clients, self._fork)
         if parameters.follows:
-            followers, what = self.followers, "followers have all there is"
-            await self._ending.within(what, followers.caught_up(), followers.lacks, invariant="FollowsAll")
+            await self._ending.within("followers have all there is", self.followers.caught_up(), self.followers.lacks)
             self.followers.leave()
         checks.cancel()
 

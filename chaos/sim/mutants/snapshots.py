@@ -174,11 +174,4 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
-        "destroyed-still-awaited",
-        "A snapshot that waits for a partition waits on when it is destroyed: no other is ever taken (Liveness).",
-        ("Liveness",),
-        (Edit("dispatcher.pipeline.presence:Presence.ended", "self.snapshots.taking.ended(partition_id)", "pass"),),
-        needs="partitions_change lags",
-    ),
 )
