@@ -12,7 +12,7 @@ from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
 from partitions.log.committed import Committed
-from partitions.log.files import OpenFiles
+from partitions.log.files import OpenFiles, Shelf
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef
 from partitions.log.unread import NotRead, Unread, apart
@@ -83,6 +83,7 @@ class LogReader:
         path_of: Callable[[int], Path],
         open_file: Callable[[int], File],
         files_max: int,
+        shelf: Shelf | None,
         unread: Unread,
         refuse_gap: Callable[[int], NoReturn],
     ) -> None:
@@ -91,7 +92,7 @@ class LogReader:
         self._refuse_gap = refuse_gap
         self._unread = unread
         self._path_of = path_of
-        self.files = OpenFiles(open_file, files_max=files_max)
+        self.files = OpenFiles(open_file, files_max=files_max, shelf=shelf)
         """Shared by all that read here."""
 
     def close(self) -> None:
