@@ -178,13 +178,16 @@ class PartitionLog(LogFetching):
             return self._committed.is_in_front(last_index, digest)
         return ref.order <= self._synced_order
 
-    def lose(self, last_index: int, digest: bytes) -> bool:
+    def lose(self, last_index: int, digest: bytes, *, at: object = None) -> bool:
         """This batch is damaged here: it is not held until it has been appended, and written, again.
 
-        False: it was not held, or its damage is known already.
+        False: it was not held, or its damage is known already. ``at``: ``DamagedBatch.place``; if it lies elsewhere by
+        now, somebody else has found it, and it has been mended.
         """
         ref = self.find(last_index, digest)
         if ref is None or (ref.last_index, digest) in self._unwritten:
+            return False
+        if at is not None and at != (ref.segment, ref.offset):
             return False
         if not self._tentative.lose(last_index, digest):
             self._committed.lose(last_index, digest)

@@ -29,16 +29,21 @@ how many that are is not known before it is read, and each counts as a batch."""
 class DamagedBatch(CorruptData):
     """The bytes of one batch are not what its digest says. Another node may have it: see ``PartitionLog.lose``."""
 
-    def __init__(self, message: str, *, last_index: PartitionLogIndex, digest: bytes, path: str, offset: int) -> None:
+    def __init__(
+        self, message: str, *, last_index: PartitionLogIndex, digest: bytes, segment: int, path: str, offset: int
+    ) -> None:
         super().__init__(message, path=path, offset=offset)
         self.last_index = last_index
         self.digest = digest
+        self.place = segment, offset
+        """That was read; it may lie elsewhere by now."""
 
 
 def damaged_batch(ref: BatchRef, path: str, why: str) -> DamagedBatch:
     """The error that says so."""
+    story = f"{path} at {ref.offset}: {why}"
     return DamagedBatch(
-        f"{path} at {ref.offset}: {why}", last_index=ref.last_index, digest=ref.digest, path=path, offset=ref.offset
+        story, last_index=ref.last_index, digest=ref.digest, segment=ref.segment, path=path, offset=ref.offset
     )
 
 

@@ -49,6 +49,10 @@ class Standing(NamedTuple):
     leads: bool = False
 
 
+_Read = tuple[list[bytes], list[tuple[Route, Lack]], list[DamagedPayload]]
+"""Batches, what is not here of others, and those that are damaged."""
+
+
 class Repair:
     """Both sides: asks for what is missing here, answers what peers ask."""
 
@@ -61,7 +65,7 @@ class Repair:
         journal: Journal,
         offload: Offload,
         clock: Clock,
-        damaged: Callable[[Route], None],
+        damaged: Callable[[DamagedPayload], None],
         standing: Callable[[], Standing] = Standing,
     ) -> None:
         """``damaged`` is called for what a peer asked for and cannot be read here."""
@@ -396,36 +400,35 @@ class Repair:
             for route, lack in lacking:
                 self.seal(route.digest, on=void and lack in NOBODY_HAS)
 
-        def done(found: tuple[list[bytes], list[tuple[Route, Lack]]] | None, error: BaseException | None) -> None:
+        def done(found: _Read | None, error: BaseException | None) -> None:
             if found is None:
                 log.error("fetch_failed", peer=peer, error=str(error))
                 return
-            raws, unreadable = found
+            raws, unreadable, damaged = found
             for raw in raws:
                 self._links.send(peer, Kind.FETCHED, {}, [raw])
-            for route, lack in unreadable:
-                if lack is Lack.DAMAGED:
-                    self._damaged(route)
+            for each in damaged:
+                self._damaged(each)
             # What was damaged only now is asked for again: whether the state has it applied is not known here.
-            told = [*lacking, *((r, Lack.UNKNOWN if k is Lack.DAMAGED else k) for r, k in unreadable)]
+            told = [*lacking, *unreadable, *((each.route, Lack.UNKNOWN) for each in damaged)]
             if told:
                 self._links.send(peer, Kind.FETCHED, pack(told, term=standing.term, asked=asked), [])
 
         self._offload.submit(lambda: self._read(held), done)
 
-    def _read(self, routes: list[Route]) -> tuple[list[bytes], list[tuple[Route, Lack]]]:
-        raws, unreadable = list[bytes](), list[tuple[Route, Lack]]()
+    def _read(self, routes: list[Route]) -> _Read:
+        raws, unreadable, damaged = list[bytes](), list[tuple[Route, Lack]](), list[DamagedPayload]()
         for route in routes:
             try:
                 raws.append(self._payloads.read(route))
             except DamagedPayload as error:
-                unreadable.append((error.route, Lack.DAMAGED))
+                damaged.append(error)
             except REMOVED:
                 unreadable.append((route, Lack.COMPACTED))
             except (CorruptData, OSError) as error:  # the disk cannot read it now: the others are given all the same
                 log.error("fetch_failed", partition=route.partition_id, last_index=route.last_index, error=str(error))
                 unreadable.append((route, Lack.UNKNOWN))
-        return raws, unreadable
+        return raws, unreadable, damaged
 
     def _lack(self, route: Route, *, leads: bool, void: bool) -> Lack:
         if leads and self._payloads.is_hole(route):
