@@ -125,7 +125,7 @@ class Backend(Pipeline):
     def leads(self, term: int) -> None:
         """See RaftEvents."""
         super().leads(term)
-        self.barriers.leads = True
+        self.barriers.lead()
         self.pressure.leads()
 
     def lost_leadership(self) -> None:
