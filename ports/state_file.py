@@ -11,9 +11,10 @@ One thread writes at a time; views may be taken and read in any thread meanwhile
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, runtime_checkable
 
 from logboom.state_machine import Position
+from ports.scrub import Pieces
 
 Changes = Mapping[bytes, bytes | None]
 """New values by key; None: the key goes. Keys have 1 to 511 bytes (``KEY_BYTES_MAX``)."""
@@ -65,4 +66,13 @@ class StateFile(Protocol):
 
     def close(self) -> None:
         """Idempotent. Saves nothing."""
+        ...
+
+
+@runtime_checkable
+class RereadableFile(Protocol):
+    """A state file that is mapped: to touch what the disk cannot read of it ends the process (SIGBUS)."""
+
+    def reread(self) -> Pieces:
+        """All of it, from the disk, by calls that fail where that cannot be read. Raises OSError."""
         ...

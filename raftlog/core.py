@@ -32,7 +32,7 @@ from raftlog.journal.outbox import GroupSync
 from raftlog.links import gate
 from raftlog.links.feed import Feeds
 from raftlog.links.links import Links
-from raftlog.links.payloads import Payloads
+from raftlog.links.payloads import DamagedPayload, Payloads
 from raftlog.members.members import Members
 from raftlog.outbound import Outbound
 from raftlog.proposals import Proposals
@@ -257,9 +257,9 @@ class RaftLog:
         for command in commands:
             self.engine.append(command)
 
-    def damaged(self, route: Route) -> None:
+    def damaged(self, damage: DamagedPayload) -> None:
         """A batch that was held cannot be read."""
-        self.mending.damaged(route)
+        self.mending.damaged(damage)
 
     def uncommitted_routes(self) -> list[Route]:
         """Routes in the journal above what was handed up: where a new leader continues from."""

@@ -16,9 +16,10 @@ from typing import Final
 
 from dispatcher.barriers.answers import SLICE, Answers
 from dispatcher.barriers.frontiers import Frontiers
-from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out, unknown
+from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out
+from dispatcher.barriers.limits import check, check_limits
 from dispatcher.barriers.watermarks import Watermarks
-from logboom.errors import BarrierFuture, InvalidRequest, LogboomError
+from logboom.errors import LogboomError
 from logboom.settings import BarrierSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
 
@@ -100,7 +101,9 @@ class Barriers:
         principal = client if principal is None else principal
         if want.level is Level.COMMITTED:
             want = want._replace(level=Level.ORDERED)
-        self._check(want, deadline, now, own=own)
+        check(want, self._watermarks)
+        if not own:
+            check_limits(want, self._settings, self._commit, seconds=deadline - now)
         goal = self._goals.get(want) or self._goal(want)
         if goal.met:
             self.reached += 1
@@ -123,30 +126,6 @@ class Barriers:
             self._leading[waiter] = None
         heapq.heappush(self._deadlines, (deadline, next(self._tie), waiter))
         return waiter
-
-    def _check(self, want: Want, deadline: float, now: float, *, own: bool) -> None:
-        limits = self._settings
-        for partition_id in want.partitions:
-            try:
-                self._watermarks.of(partition_id)
-            except KeyError:
-                raise unknown(partition_id, len(self._watermarks)) from None
-        if len(set(want.partitions)) != len(want.partitions):
-            raise InvalidRequest("a partition appears twice in one barrier")
-        if want.needed > len(want.targets):
-            raise InvalidRequest(f"{want.needed} of {len(want.targets)} partitions cannot be reached")
-        if own:
-            return
-        if want.target > self._commit + limits.ahead_max:
-            raise BarrierFuture(
-                f"barrier at {want.target}: the commit index is {self._commit}, "
-                f"at most {limits.ahead_max} ahead is allowed",
-                target=want.target,
-                commit_index=self._commit,
-                limit=limits.ahead_max,
-            )
-        if deadline - now > limits.wait_ms_max / 1000 + 1:
-            raise InvalidRequest(f"a barrier waits at most {limits.wait_ms_max} ms")
 
     def _goal(self, want: Want) -> Goal:
         goal = Goal(want, dict(want.targets))
@@ -314,6 +293,12 @@ class Barriers:
         """Cancel all of a client's."""
         for waiter in self._quotas.of(client):
             self.cancel(waiter)
+
+    def lead(self) -> None:
+        """This node does from now on: who waits for what a frozen partition does not take is told."""
+        self.leads = True
+        for partition_id in [p for p, state in self._noticed.items() if state == "frozen"]:
+            self._tell_blocked(partition_id)
 
     def lost_leadership(self, error: Callable[[], LogboomError]) -> None:
         """Whoever waits for the leader has to ask another."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -13,13 +13,13 @@ from dispatcher.admission.pressure import Pressure
 from dispatcher.admission.signals import Signals
 from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.exchange import EXCHANGED, Exchange
-from dispatcher.barriers.goals import Reached, Want
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.freshness import INDICES, Freshness
 from dispatcher.pipeline.leaderless import Leaderless
 from dispatcher.pipeline.leadership import Leadership
 from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.pipeline.presence import Callbacks
+from dispatcher.pipeline.until_applied import until_applied
 from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
@@ -28,7 +28,7 @@ from dispatcher.reading.surroundings import Moved
 from dispatcher.reading.views import Views
 from dispatcher.upkeep.comparing import Comparing
 from dispatcher.upkeep.scrubbing import Scrubbing
-from logboom.errors import LogboomError, NoSuchPartition, NotLeader, Unavailable
+from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId, Watermark
 from logboom.wire import Frame, Kind
@@ -125,7 +125,7 @@ class Backend(Pipeline):
     def leads(self, term: int) -> None:
         """See RaftEvents."""
         super().leads(term)
-        self.barriers.leads = True
+        self.barriers.lead()
         self.pressure.leads()
 
     def lost_leadership(self) -> None:
@@ -274,48 +274,12 @@ class Backend(Pipeline):
             timer.cancel()
 
     async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
-        """Until this node has applied ``partition_id`` up to ``global_index``.
+        """Until this node has applied ``partition_id`` up to ``global_index``. Raises as ``until_applied`` does."""
+        await until_applied(self, ((partition_id, global_index),), deadline)
 
-        Raises Unavailable at the deadline, or where that is not committed here and nobody has led for a while.
-        """
-        self.look()
-        if partition_id not in self.workers:
-            raise self.missing(partition_id)
-        self.lagging.check(partition_id)
-        if self.watermarks.of(partition_id).applied_global_index >= global_index:
-            return
-        committed = self.global_commit_index() >= global_index
-        if not committed:
-            self.leaderless.check()
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(answer: Reached | LogboomError) -> None:
-            if reached.done():
-                return
-            if isinstance(answer, LogboomError):
-                reached.set_exception(
-                    answer
-                    if isinstance(answer, NoSuchPartition)
-                    else Unavailable(f"partition {partition_id} is not applied up to {global_index} here: {answer}")
-                )
-            else:
-                reached.set_result(None)
-
-        waiter = self.barriers.add(
-            Want(((partition_id, global_index),)),
-            client=self,
-            deadline=deadline,
-            now=self.clock.monotonic(),
-            done=done,
-            own=True,
-        )
-        self.hurry([partition_id])
-        try:
-            with nullcontext() if committed else self.leaderless.ends(reached):
-                await reached
-        finally:
-            if waiter is not None:
-                self.barriers.cancel(waiter)
+    async def wait_all_applied(self, targets: Sequence[tuple[PartitionId, GlobalLogIndex]], deadline: float) -> None:
+        """The same of several, each up to an index of its own."""
+        await until_applied(self, targets, deadline)
 
     def hurry(self, partitions: Iterable[PartitionId]) -> None:
         """Somebody waits for these to be applied."""

@@ -126,7 +126,7 @@ class PartitionPayloads:
         try:
             return store.read_batch(route.last_index, route.digest)
         except DamagedBatch as error:
-            raise DamagedPayload(str(error), route) from error
+            raise DamagedPayload(str(error), route, at=error.place) from error
 
     def write_again(self, acknowledged: Iterable[Route], carried: AbstractSet[bytes]) -> None:
         """See Payloads."""
@@ -136,7 +136,7 @@ class PartitionPayloads:
         for store in self._logs.values():
             store.write_again(lambda ref: ref.digest in proven)
 
-    def lose(self, route: Route) -> bool:
+    def lose(self, route: Route, *, at: object = None) -> bool:
         """See Payloads."""
         store = self._logs.get(route.partition_id)
-        return store is not None and store.lose(route.last_index, route.digest)
+        return store is not None and store.lose(route.last_index, route.digest, at=at)

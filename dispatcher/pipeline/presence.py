@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,7 @@ from raftlog.core import RaftLog
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import Tail
 from raftlog.links.lacks import Lack
+from raftlog.links.payloads import DamagedPayload
 from snapshots.meta import SetMeta
 
 Callbacks = dict[object, Moved]
@@ -127,7 +129,11 @@ class Presence(ABC):
 
     def damaged(self, partition_id: PartitionId, damage: DamagedBatch) -> None:
         """A batch could not be read: have it fetched from a peer; the worker goes on when it is back."""
-        self.raft.damaged(Route(partition_id, Term(0), damage.last_index, damage.digest))
+        route = Route(partition_id, Term(0), damage.last_index, damage.digest)
+        self.raft.damaged(DamagedPayload(str(damage), route, at=damage.place))
+        store = self.logs.get(partition_id)
+        if store is not None and store.find(damage.last_index, damage.digest) is not None:  # mended while he read it
+            asyncio.get_running_loop().call_soon(self.repaired)
 
     def repaired(self) -> None:
         """See RaftEvents."""

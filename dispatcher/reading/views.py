@@ -2,7 +2,8 @@
 
 In one turn of the loop, at commit index G, every partition's worker is told to stop where its log ends then: none can
 have applied more. Each stops only until a view of its state is open, a read transaction, and goes on; so what is held
-up is one group, and what comes out is the state at G everywhere, however long the client takes to read it.
+up is one group, and what comes out is the state at G everywhere, however long the client takes to read it. One that is
+paused or damaged in front of G ends it at once; paused with nothing left to apply it is as good as any.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from dispatcher.requests.requests import field_of
 from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
-from partitions.apply.worker import ApplyWorker, Stop
+from partitions.apply.stops import Stop
+from partitions.apply.worker import ApplyWorker
 
 PARTITIONS_MAX: Final = 1024
 
@@ -107,6 +109,11 @@ class Views:
             elif len(views) == len(set(partitions)):
                 whole.set_result(None)
 
+        def stands_still(waiting: asyncio.Future[None]) -> None:
+            error = None if waiting.cancelled() else waiting.exception()
+            if error is not None and not whole.done():
+                whole.set_exception(error)
+
         def moved(error: LogboomError | None = None) -> None:
             if error is not None and not whole.done():
                 whole.set_exception(error)
@@ -119,6 +126,10 @@ class Views:
             worker, through = backend.workers[partition], backend.logs[partition].committed_index
             stops[partition] = worker, worker.stop_at(through, scan, partial(taken, partition, through))
         timer = loop.call_later(max(0.0, deadline - backend.clock.monotonic()), _too_late, whole, stops)
+        behind = [p for p, (worker, stop) in stops.items() if worker.applied_index < stop.through_index]
+        targets = [(p, backend.logs[p].committed_global_index) for p in behind]
+        waiting = loop.create_task(backend.wait_all_applied(targets, deadline))
+        waiting.add_done_callback(stands_still)
         backend.hurry(list(stops))
         try:
             await whole
@@ -128,6 +139,8 @@ class Views:
                 leave()
             for worker, stop in list(stops.values()):
                 worker.go_on(stop)
+            waiting.cancel()
+            await asyncio.wait([waiting])
         return global_index
 
 

@@ -70,7 +70,8 @@ class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     open_files_max: int = 64
     """Sealed segments kept open per partition, least recently used closed first;"""
     open_files_node_max: int = 1_024
-    """in a node with many partitions each gets its share of this, one at least."""
+    """in a node with many partitions each gets its share of this, one at least; over all there are no more, and fewer
+    where the process's descriptors (`ulimit -n`) are few."""
     reader_lease_ms: int = 60_000
     """What somebody tails is not removed, unless the reader takes nothing for so long."""
 

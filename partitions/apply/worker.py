@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -23,6 +22,7 @@ from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, Worker
 from partitions.apply.apply_counts import Ages, ApplyCounts
 from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
+from partitions.apply.stops import Stop
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from ports.clock import Clock
@@ -38,17 +38,6 @@ INLINE_RECORDS_MIN: Final = 16
 INLINE_S_MAX: Final = 0.002
 INLINE_AGAIN_S: Final = 10.0
 """Whose state is slow to read is not applied on the loop for so long."""
-
-
-@dataclass(slots=True, eq=False)
-class Stop:
-    """Where to stop until something of the state is captured."""
-
-    through_index: PartitionLogIndex
-    capture: Callable[[Machine], Any]
-    taken: Callable[[Any], None]
-    is_cut: bool = False
-    """For a snapshot."""
 
 
 class ApplyWorker:
@@ -211,7 +200,7 @@ class ApplyWorker:
     def cut(self, through_index: int, taken: Callable[[StateDump | None], None]) -> None:
         """Apply up to here and no further until the state of then is captured; ``taken`` gets it, to be closed.
 
-        None: it could not be captured. That happens when it gets there, or with ``hurry`` if it is there.
+        None: it could not be captured. That happens when it gets there, or with ``hurry`` if it is there, be it paused.
 
         One at a time; ``drop_cut`` takes it back. Nothing beyond ``through_index`` may have been applied.
         """
@@ -316,13 +305,14 @@ class ApplyWorker:
 
     def _start(self) -> None:
         cursor = self._cursor
-        if self._running or self._closing or self.useless or cursor.state is not WorkerState.RUNNING:
+        unfit = self.useless or (cursor.state is WorkerState.DAMAGED and self.damage is None)
+        if self._running or self._closing or unfit:
             return
         nearest = self._stops[0] if self._stops else None
         if nearest is not None and nearest.through_index == self.applied_index:
-            self._capture(nearest)
+            self._capture(nearest)  # paused, too: its state is that of here, and nothing is applied for it
             return
-        if not cursor.due:
+        if cursor.state is not WorkerState.RUNNING or not cursor.due:
             return
         if self.machine.unsaved_bytes > 2 * self._settings.unsaved_bytes:
             return  # memory is bounded: the end of the checkpoint starts it again
@@ -412,7 +402,7 @@ class ApplyWorker:
         if isinstance(error, OSError):
             self._fatal(error)  # a later one may seem to succeed, on top of pages that the disk never got
         elif isinstance(error, CorruptData):
-            self._cursor.state = WorkerState.DAMAGED
+            self._cursor.state, self.damage = WorkerState.DAMAGED, None
             self._on_progress([])
 
     def _notice_stopped(self) -> None:

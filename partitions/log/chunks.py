@@ -11,7 +11,7 @@ from logboom.errors import CorruptData
 from partitions.log.batch import HEADER_BYTES, Batch, is_batch, is_mixed, origins_of, parse_batch, parse_header
 from partitions.log.committed import NOWHERE_SEGMENT, Committed, ref_at
 from partitions.log.files import OpenFiles
-from partitions.log.reading import DamagedBatch, SegmentRemoved
+from partitions.log.reading import DamagedBatch, SegmentRemoved, damaged_batch
 from partitions.log.unread import Unread, apart
 from ports.disk import Advice
 
@@ -73,10 +73,10 @@ class ChunkReader:
         files: OpenFiles,
         *,
         unread: Unread,
-        damaged: Callable[[int, str], DamagedBatch],
+        damaged: Callable[[int, int, int, str], DamagedBatch],
         refuse_gap: Callable[[int], NoReturn],
     ) -> None:
-        """``damaged``: the error for the batch at a position; ``refuse_gap`` raises it for one that is nowhere."""
+        """``damaged``: see ``damaged_at``; ``refuse_gap`` raises the error for a position that is nowhere."""
         self._refuse_gap = refuse_gap
         self._committed = committed
         self._files = files
@@ -127,7 +127,7 @@ class ChunkReader:
                 digest = columns.digest(position + whole)
                 if not is_batch(raw[at : at + length], digest):
                     if not whole:  # else who reads on is told
-                        raise self._damaged(position, _why_not(raw[at : at + length]))
+                        raise self._damaged(position, segment, offset, _why_not(raw[at : at + length]))
                     break
                 whole += 1
                 at += length
@@ -165,7 +165,9 @@ class ChunkReader:
         return memoryview(b"".join(raws))
 
     def _one(self, position: int, segment: int, offset: int, length: int) -> bytes:
-        return self._unread.read(self._files, segment, offset, length, partial(self._damaged, position))
+        return self._unread.read(
+            self._files, segment, offset, length, partial(self._damaged, position, segment, offset)
+        )
 
     def place(self, position: int) -> Place | None:
         """Of the batch there; None: there is none yet. Raises IndexCompacted."""
@@ -223,12 +225,12 @@ class ChunkReader:
         except DamagedBatch:
             raise
         except CorruptData as error:
-            raise self._damaged(position, str(error)) from error
+            raise self._damaged(position, segment, offset, str(error)) from error
         except SegmentRemoved:
             self._committed.columns.at(position)  # removed in between: IndexCompacted
             raise
         if header.digest != columns.digest(position):
-            raise self._damaged(position, NOT_IT)
+            raise self._damaged(position, segment, offset, NOT_IT)
         return header.timestamp_ms
 
 
@@ -240,14 +242,11 @@ def _why_not(raw: memoryview) -> str:
     return NOT_IT
 
 
-def damaged_at(committed: Committed, path_of: Callable[[int], object]) -> Callable[[int, str], DamagedBatch]:
-    """The error for the batch at a position."""
+def damaged_at(committed: Committed, path_of: Callable[[int], object]) -> Callable[[int, int, int, str], DamagedBatch]:
+    """The error for the batch at a position, which was read from this segment and offset: it may have moved since."""
 
-    def damaged(position: int, why: str) -> DamagedBatch:
-        ref = ref_at(committed.columns, position)
-        path = str(path_of(ref.segment))
-        return DamagedBatch(
-            f"{path} at {ref.offset}: {why}", last_index=ref.last_index, digest=ref.digest, path=path, offset=ref.offset
-        )
+    def damaged(position: int, segment: int, offset: int, why: str) -> DamagedBatch:
+        ref = ref_at(committed.columns, position)._replace(segment=segment, offset=offset)
+        return damaged_batch(ref, str(path_of(segment)), why)
 
     return damaged

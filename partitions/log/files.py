@@ -1,4 +1,4 @@
-"""Open segment files: a cache bounded in number, least recently used first out, never one in use."""
+"""Open segment files: caches bounded in number, each and together, least recently used first out, never one in use."""
 
 from __future__ import annotations
 
@@ -10,23 +10,76 @@ from contextlib import contextmanager
 from ports.disk import Advice, File
 
 
+class Shelf:
+    """What the logs of a node keep open together; safe to use from several threads.
+
+    Each of them keeps one at least, by itself: of thousands that are read now and then all had one.
+    """
+
+    def __init__(self, files_max: int, *, may_keep: Callable[[], bool] = lambda: True) -> None:
+        """``may_keep``: asked when one more was opened; False: the process has none to spare. Any thread."""
+        self._files_max = files_max
+        self._may_keep = may_keep
+        self._counts: OrderedDict[OpenFiles, int] = OrderedDict()
+        """Of logs with open files, least recently used first."""
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def used(self, files: OpenFiles, *, opened: bool) -> None:
+        """Somebody has used one of these, or closed some; ``opened``: it was not open before."""
+        with self._lock:
+            self._count(files)
+            self._counts.move_to_end(files)
+            self._forget_empty(files)
+            too_many = self._total > self._files_max
+        if too_many or (opened and not self._may_keep()):
+            self._close_one()
+
+    def _close_one(self) -> None:
+        with self._lock:
+            oldest = list(self._counts)
+        for files in oldest:  # all of one log may be in use
+            if files.close_one():
+                with self._lock:
+                    self._count(files)
+                    self._forget_empty(files)
+                return
+
+    def _count(self, files: OpenFiles) -> None:
+        now = files.count
+        self._total += now - self._counts.get(files, 0)
+        self._counts[files] = now
+
+    def _forget_empty(self, files: OpenFiles) -> None:
+        if not self._counts[files]:
+            del self._counts[files]
+
+
 class OpenFiles:
     """Shared by all readers of a partition log; safe to use from several threads."""
 
-    def __init__(self, open_file: Callable[[int], File], *, files_max: int) -> None:
+    def __init__(self, open_file: Callable[[int], File], *, files_max: int, shelf: Shelf | None = None) -> None:
+        """``shelf``: of all logs of the node."""
         self._open = open_file
         self._files_max = files_max
+        self._shelf = shelf
         self._files: OrderedDict[int, File] = OrderedDict()
         self._users: dict[int, int] = {}
         self._forgotten: set[int] = set()
         """In use still."""
         self._lock = threading.Lock()
 
+    @property
+    def count(self) -> int:
+        """So many are open."""
+        return len(self._files)
+
     @contextmanager
     def use(self, segment: int) -> Iterator[File]:
         """The file of a segment, which stays open at least until the block ends."""
         with self._lock:
             file = self._files.get(segment)
+            opened = file is None
             if file is None:
                 file = self._files[segment] = self._open(segment)
             self._files.move_to_end(segment)
@@ -42,6 +95,7 @@ class OpenFiles:
                         self._forgotten.discard(segment)
                         self._close(segment)
                 self._shrink()
+            self._tell(opened=opened)
 
     @staticmethod
     def advise(file: File, advice: Advice, *, offset: int, length: int) -> None:
@@ -51,11 +105,19 @@ class OpenFiles:
             say(advice, offset=offset, length=length)
 
     def _shrink(self) -> None:
-        for segment in list(self._files):
-            if len(self._files) <= self._files_max:
-                return
-            if segment not in self._users:
-                self._files.pop(segment).close()
+        while len(self._files) > self._files_max and self._close_oldest():
+            pass
+
+    def close_one(self) -> bool:
+        """The one that was used least recently, of those that nobody uses; False: there is none."""
+        with self._lock:
+            return self._close_oldest()
+
+    def _close_oldest(self) -> bool:
+        oldest = next((segment for segment in self._files if segment not in self._users), None)
+        if oldest is not None:
+            self._close(oldest)
+        return oldest is not None
 
     def forget(self, segment: int) -> None:
         """The file was removed: close it, as soon as nobody uses it any more."""
@@ -64,6 +126,7 @@ class OpenFiles:
                 self._forgotten.add(segment)
             else:
                 self._close(segment)
+        self._tell()
 
     def _close(self, segment: int) -> None:
         file = self._files.pop(segment, None)
@@ -75,3 +138,8 @@ class OpenFiles:
         with self._lock:
             self._files_max = 0
             self._shrink()
+        self._tell()
+
+    def _tell(self, *, opened: bool = False) -> None:
+        if self._shelf is not None:
+            self._shelf.used(self, opened=opened)

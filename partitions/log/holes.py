@@ -41,5 +41,7 @@ def refuse_gap(partition_id: PartitionId, committed: Committed, position: int) -
     ref = committed.ref(position)
     if committed.is_lost(ref.last_index, ref.digest):
         story = f"partition {partition_id}: the batch from {ref.first_index} to {ref.last_index} is lost on all nodes"
-        raise DamagedBatch(story, last_index=ref.last_index, digest=ref.digest, path="", offset=0)
+        raise DamagedBatch(
+            story, last_index=ref.last_index, digest=ref.digest, segment=NOWHERE_SEGMENT, path="", offset=0
+        )
     raise Voided.of(partition_id, ref.first_index, ref.last_index, committed.global_index(position))

@@ -10,22 +10,22 @@ other threads. What they share is append-only arrays and immutable tuples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import LogSettings
-from logboom.types import NO_DIGEST, NUMBER_MAX, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
+from logboom.types import NO_DIGEST, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import Batch
-from partitions.log.committed import Columns
 from partitions.log.compaction import Lease, Leases, Taken, removal
+from partitions.log.files import Shelf
 from partitions.log.holes import hole_ref
-from partitions.log.log_holes import LogHoles
+from partitions.log.log_fetching import LogFetching
 from partitions.log.open_segment import OpenSegment, WriteJob
 from partitions.log.opening import FROM_THE_BEGINNING, LogBase, open_segments
-from partitions.log.places import PLACES, Rows, part_through, saving, with_fetched
+from partitions.log.places import part_through
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef, Damage
 from partitions.log.tentative import Tentative
@@ -42,7 +42,7 @@ class ChainBroken(LogboomError):
     retryable = True
 
 
-class PartitionLog(LogHoles):
+class PartitionLog(LogFetching):
     """See the module."""
 
     def __init__(
@@ -55,11 +55,13 @@ class PartitionLog(LogHoles):
         mode: DurabilityMode,
         headers_only: bool = False,
         clock: Clock | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         super().__init__(
             disk=disk,
             directory=directory,
             files_max=settings.open_files_max,
+            shelf=shelf,
             recent=RecentBatches(settings.recent_bytes, headers_only=headers_only),
             clock=clock,
         )
@@ -76,10 +78,8 @@ class PartitionLog(LogHoles):
         self._unwritten = Unwritten(settings, self._names)
         self._written_segment = 0
         """Those before it are sealed."""
-        self._followed: tuple[int, bytes, int] | None = None
         self._leases = Leases(settings.reader_lease_ms / 1000)
         self.open_segment = OpenSegment(disk, directory, partition_id, settings)
-        """Written by jobs, off the loop."""
         self._job: WriteJob | None = None
         self._sync_requested = False
         self._journaled = False
@@ -97,10 +97,11 @@ class PartitionLog(LogHoles):
         base: LogBase | None = None,
         headers_only: bool = False,
         clock: Clock | None = None,
+        shelf: Shelf | None = None,
     ) -> PartitionLog:
         """Recover from disk (blocking). What lies above ``base`` (None: everything) is tentative until committed again.
 
-        ``headers_only``: its machine needs no records; see RecentBatches. ``clock``: see Unread.
+        ``headers_only``: its machine needs no records; see RecentBatches; ``clock``: Unread; ``shelf``: OpenFiles.
 
         Raises IncompatibleVersion or CorruptData for files that are not ours, and CorruptData when the places of
         what is committed up to ``base`` are not known.
@@ -114,6 +115,7 @@ class PartitionLog(LogHoles):
             mode=mode,
             headers_only=headers_only,
             clock=clock,
+            shelf=shelf,
         )
         log._recover(base or FROM_THE_BEGINNING)
         return log
@@ -176,13 +178,16 @@ class PartitionLog(LogHoles):
             return self._committed.is_in_front(last_index, digest)
         return ref.order <= self._synced_order
 
-    def lose(self, last_index: int, digest: bytes) -> bool:
+    def lose(self, last_index: int, digest: bytes, *, at: object = None) -> bool:
         """This batch is damaged here: it is not held until it has been appended, and written, again.
 
-        False: it was not held, or its damage is known already.
+        False: it was not held, or its damage is known already. ``at``: ``DamagedBatch.place``; if it lies elsewhere by
+        now, somebody else has found it, and it has been mended.
         """
         ref = self.find(last_index, digest)
         if ref is None or (ref.last_index, digest) in self._unwritten:
+            return False
+        if at is not None and at != (ref.segment, ref.offset):
             return False
         if not self._tentative.lose(last_index, digest):
             self._committed.lose(last_index, digest)
@@ -331,9 +336,6 @@ class PartitionLog(LogHoles):
         )
         return self._saving(partial(part_through, self._committed.columns, through_index))
 
-    def _saving(self, made: Callable[[], Columns]) -> Callable[[], None]:
-        return saving(self._disk, self._directory / PLACES, self.partition_id, made, settle=self.open_segment.settle)
-
     @property
     def moved(self) -> int:
         """Places that were saved while this was less are not those of today: batches were mended, or declared void."""
@@ -409,39 +411,6 @@ class PartitionLog(LogHoles):
         sealed = [segment for segment in sorted(self._names) if segment < self._written_segment]
         # None behind one that stays: to a start it would be missing (partitions.log.opening).
         return list(takewhile(lambda s: s not in tips and self._committed.newest_in(s) < index, sealed))
-
-    # -- being filled from another node
-
-    def follow(self, last_index: PartitionLogIndex, digest: bytes, global_index: int = 0) -> None:
-        """What is between the end of this log and this batch is gone everywhere: take what follows it.
-
-        ``global_index``: of that batch, 0: nobody knows.
-
-        ``save_fetched`` lets go of what is here then: a log has no gaps.
-        """
-        self._followed = last_index, digest, global_index
-
-    def save_fetched(
-        self,
-        rows: Rows,
-        *,
-        through_index: int = NUMBER_MAX,
-        voids: Collection[tuple[int, bytes]] = (),
-    ) -> Callable[[], None]:
-        """``save_places`` of what is committed up to an index, and of ``rows``. The job may raise CorruptData.
-
-        All is durable, or among ``voids`` (last index, digest), or nobody has it. Some may be committed by now.
-        """
-        made = partial(
-            with_fetched,
-            self._committed.columns,
-            rows,
-            through_index=through_index,
-            followed=self._followed,
-            find=self.find,
-            voids=voids,
-        )
-        return self._saving(made)
 
     def close(self) -> None:
         """Idempotent. What is queued and not written is dropped: nobody was told about it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from logboom.errors import IndexCompacted
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import Batch
+from partitions.log.files import Shelf
 from partitions.log.holes import CONCEDED_MAX, NEVER, Hole
 from partitions.log.log_reading import LogReading
 from partitions.log.recent import RecentBatches
@@ -24,9 +25,16 @@ class LogHoles(LogReading):
     """A part of ``PartitionLog``."""
 
     def __init__(
-        self, *, disk: Disk, directory: Path, files_max: int, recent: RecentBatches, clock: Clock | None
+        self,
+        *,
+        disk: Disk,
+        directory: Path,
+        files_max: int,
+        shelf: Shelf | None,
+        recent: RecentBatches,
+        clock: Clock | None,
     ) -> None:
-        super().__init__(disk=disk, directory=directory, files_max=files_max, recent=recent, clock=clock)
+        super().__init__(disk=disk, directory=directory, files_max=files_max, shelf=shelf, recent=recent, clock=clock)
         self.durable_global_index = GlobalLogIndex(0)
         """Global index of the last batch of the durable prefix."""
         self.committed_index = PartitionLogIndex(0)

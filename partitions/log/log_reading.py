@@ -7,6 +7,7 @@ from pathlib import Path
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.chunks import ChunkReader, damaged_at
 from partitions.log.committed import Committed
+from partitions.log.files import Shelf
 from partitions.log.holes import refuse_gap
 from partitions.log.reading import CommittedBatch, LogReader, RawBatch, SegmentRemoved
 from partitions.log.recent import RecentBatches
@@ -23,7 +24,14 @@ class LogReading:
     partition_id: PartitionId
 
     def __init__(
-        self, *, disk: Disk, directory: Path, files_max: int, recent: RecentBatches, clock: Clock | None
+        self,
+        *,
+        disk: Disk,
+        directory: Path,
+        files_max: int,
+        shelf: Shelf | None,
+        recent: RecentBatches,
+        clock: Clock | None,
     ) -> None:
         self.durable_index = PartitionLogIndex(0)
         """Contiguous committed prefix on stable storage."""
@@ -41,6 +49,7 @@ class LogReading:
             path_of=self._path,
             open_file=self._open_for_reading,
             files_max=files_max,
+            shelf=shelf,
             unread=unread,
             refuse_gap=lambda position: refuse_gap(self.partition_id, self._committed, position),
         )

@@ -12,7 +12,7 @@ from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
 from partitions.log.committed import Committed
-from partitions.log.files import OpenFiles
+from partitions.log.files import OpenFiles, Shelf
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef
 from partitions.log.unread import NotRead, Unread, apart
@@ -29,16 +29,21 @@ how many that are is not known before it is read, and each counts as a batch."""
 class DamagedBatch(CorruptData):
     """The bytes of one batch are not what its digest says. Another node may have it: see ``PartitionLog.lose``."""
 
-    def __init__(self, message: str, *, last_index: PartitionLogIndex, digest: bytes, path: str, offset: int) -> None:
+    def __init__(
+        self, message: str, *, last_index: PartitionLogIndex, digest: bytes, segment: int, path: str, offset: int
+    ) -> None:
         super().__init__(message, path=path, offset=offset)
         self.last_index = last_index
         self.digest = digest
+        self.place = segment, offset
+        """That was read; it may lie elsewhere by now."""
 
 
 def damaged_batch(ref: BatchRef, path: str, why: str) -> DamagedBatch:
     """The error that says so."""
+    story = f"{path} at {ref.offset}: {why}"
     return DamagedBatch(
-        f"{path} at {ref.offset}: {why}", last_index=ref.last_index, digest=ref.digest, path=path, offset=ref.offset
+        story, last_index=ref.last_index, digest=ref.digest, segment=ref.segment, path=path, offset=ref.offset
     )
 
 
@@ -83,6 +88,7 @@ class LogReader:
         path_of: Callable[[int], Path],
         open_file: Callable[[int], File],
         files_max: int,
+        shelf: Shelf | None,
         unread: Unread,
         refuse_gap: Callable[[int], NoReturn],
     ) -> None:
@@ -91,7 +97,7 @@ class LogReader:
         self._refuse_gap = refuse_gap
         self._unread = unread
         self._path_of = path_of
-        self.files = OpenFiles(open_file, files_max=files_max)
+        self.files = OpenFiles(open_file, files_max=files_max, shelf=shelf)
         """Shared by all that read here."""
 
     def close(self) -> None:

@@ -26,8 +26,8 @@ from partitions.machines.kv_dump import KvDump
 from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, in_range, merged
 from partitions.machines.kv_rows import ROWS_MIN, Puts, Rows, Stacked, puts_of
 from ports.invariant import invariant
-from ports.scrub import PIECE_BYTES, Piece, Pieces
-from ports.state_file import KEY_BYTES_MAX, StateFile, StateView
+from ports.scrub import PIECE_BYTES, Piece, Pieces, twice, unreadable_is_damage
+from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateView
 
 ENTRY_BYTES: Final = 200
 """Roughly what a key in memory costs beside its bytes."""
@@ -296,6 +296,9 @@ class KvMachine:
 
     def scrub(self) -> Pieces:
         """See Machine. Raises CorruptData; the file is not held on to between two pieces."""
+        if isinstance(self._file, RereadableFile):
+            with unreadable_is_damage():
+                yield from twice(self._file.reread)
         start, behind = b"", False
         while True:
             nbytes, last = 0, None

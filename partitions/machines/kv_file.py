@@ -27,6 +27,7 @@ from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines.kv_rows import CHUNK_ROWS, Rows, Stacked, column
+from ports.scrub import PIECE_BYTES, Piece, Pieces
 from ports.state_file import Changes
 
 POSITION: Final = struct.Struct("<QQI")
@@ -42,8 +43,8 @@ MODE: Final = 0o600
 """What is in there is nobody else's."""
 NO_ROOM: Final = {
     errno.ENOMEM: "no address space for another map, see apply.kv_map_bytes",
-    errno.EMFILE: "each partition needs three, see ulimit -n",
-    errno.ENFILE: "each partition needs three",
+    errno.EMFILE: "each partition needs four, see ulimit -n",
+    errno.ENFILE: "each partition needs four",
 }
 REFUSALS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS)
 """What a disk may say to whoever opens a state, and LMDB passes on as text only."""
@@ -195,6 +196,24 @@ class KvFile:
         for db in (self._state, self._meta):
             txn.drop(db, delete=False)
         txn.delete(POSITION_KEY, db=self._system)
+
+    def reread(self) -> Pieces:
+        """See RereadableFile. The lock file is another one: to open this one once more costs no lock."""
+        path = self._directory / "data.mdb"
+        fd, offset = os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
+        try:
+            while True:
+                os.posix_fadvise(fd, offset, PIECE_BYTES, os.POSIX_FADV_DONTNEED)
+                try:
+                    nbytes = len(os.pread(fd, PIECE_BYTES, offset))
+                except OSError as error:  # which knows a descriptor only
+                    raise OSError(error.errno, f"{error.strerror}, at {offset}", str(path)) from error
+                if not nbytes:
+                    return
+                offset += nbytes
+                yield Piece(nbytes)
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         """See StateFile."""

@@ -68,7 +68,7 @@ class Feeds:
         links: Links,
         offload: Offload,
         advanced: Callable[[NodeId], None],
-        damaged: Callable[[Route], None],
+        damaged: Callable[[DamagedPayload], None],
     ) -> None:
         """``advanced`` is called when more entries of a peer may be sent, ``damaged`` for what cannot be read."""
         self._feeds = {peer: _Feed() for peer in peers}
@@ -187,7 +187,7 @@ class Feeds:
                 # halts. A copy that is damaged goes to the follower when we have it back.
                 self._links.seldom.say(log.error, "catch_up_read_failed", peer=peer, error=str(failure))
                 if isinstance(failure, DamagedPayload):
-                    self._damaged(failure.route)
+                    self._damaged(failure)
             if upto == feed.cursor:
                 return
             rows = [(route, Lack.LOST) for at, route in lost if at <= upto]

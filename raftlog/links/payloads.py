@@ -17,9 +17,11 @@ REMOVED: Final = (IndexCompacted, PartitionDestroyed)
 class DamagedPayload(CorruptData):
     """A held batch that cannot be read back. Another node may have it."""
 
-    def __init__(self, message: str, route: Route) -> None:
+    def __init__(self, message: str, route: Route, *, at: object = None) -> None:
+        """``at``: where it was read, as ``Payloads.lose`` knows it."""
         super().__init__(message)
         self.route = route
+        self.at = at
 
 
 class Payloads(Protocol):
@@ -60,8 +62,11 @@ class Payloads(Protocol):
         """
         ...
 
-    def lose(self, route: Route) -> bool:
-        """A batch is damaged here: not held until it is received again. False: it was not held."""
+    def lose(self, route: Route, *, at: object = None) -> bool:
+        """A batch is damaged here: not held until it is received again. False: it was not held.
+
+        Or it is no longer where it was read (``DamagedPayload.at``; None: wherever it is).
+        """
         ...
 
     def concede(self, route: Route) -> bool:

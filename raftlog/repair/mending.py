@@ -8,7 +8,7 @@ from raftlog.engine import Engine
 from raftlog.entries.entry import Route, unpack_routes
 from raftlog.events import RaftEvents
 from raftlog.journal.journal import Journal
-from raftlog.links.payloads import Payloads
+from raftlog.links.payloads import DamagedPayload, Payloads
 from raftlog.repair.repair import Repair, Standing, Wanted
 
 
@@ -22,7 +22,7 @@ class Mending:
         journal: Journal,
         payloads: Payloads,
         events: RaftEvents,
-        repair_of: Callable[[Callable[[Route], None], Callable[[], Standing]], Repair],
+        repair_of: Callable[[Callable[[DamagedPayload], None], Callable[[], Standing]], Repair],
         poke: Callable[[], None],
     ) -> None:
         """``repair_of`` makes it: of what to do with damage that it finds, and of where this node stands."""
@@ -56,9 +56,10 @@ class Mending:
         """An entry that routes this may enter the journal."""
         return self._payloads.holds(route) or self.repair.may_pass(route)
 
-    def damaged(self, route: Route) -> None:
+    def damaged(self, damage: DamagedPayload) -> None:
         """A batch that was held cannot be read: fetch it from a peer; until it is back, do not lead."""
-        if self._payloads.lose(route):
+        route = damage.route
+        if self._payloads.lose(route, at=damage.at):
             self.repair.damaged(Wanted(route, self._uncommitted_index(route)))
             self._engine.may_lead = False
             self._poke()

@@ -24,8 +24,8 @@ from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
 from raftlog.journal.journal import Journal
 from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, number, pack, unpack
 from raftlog.links.links import Links
-from raftlog.links.payloads import Payloads
-from raftlog.repair.giving import read_held
+from raftlog.links.payloads import DamagedPayload, Payloads
+from raftlog.repair.giving import Held, read_held
 from raftlog.repair.seals import Seals
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ class Repair:
         journal: Journal,
         offload: Offload,
         clock: Clock,
-        damaged: Callable[[Route], None],
+        damaged: Callable[[DamagedPayload], None],
         standing: Callable[[], Standing] = Standing,
     ) -> None:
         """``damaged`` is called for what a peer asked for and cannot be read here."""
@@ -405,18 +405,17 @@ class Repair:
             for route, lack in lacking:
                 self.seals.put(route.digest, on=void and lack in NOBODY_HAS)
 
-        def done(found: tuple[list[bytes], list[tuple[Route, Lack]]] | None, error: BaseException | None) -> None:
+        def done(found: Held | None, error: BaseException | None) -> None:
             if found is None:
                 log.error("fetch_failed", peer=peer, error=str(error))
                 return
-            raws, unreadable = found
+            raws, unreadable, damaged = found
             for raw in raws:
                 self._links.send(peer, Kind.FETCHED, {}, [raw])
-            for route, lack in unreadable:
-                if lack is Lack.DAMAGED:
-                    self._damaged(route)
+            for each in damaged:
+                self._damaged(each)
             # What was damaged only now is asked for again: whether the state has it applied is not known here.
-            told = [*lacking, *((r, Lack.UNKNOWN if k is Lack.DAMAGED else k) for r, k in unreadable)]
+            told = [*lacking, *unreadable, *((each.route, Lack.UNKNOWN) for each in damaged)]
             if told:
                 self._links.send(peer, Kind.FETCHED, pack(told, term=standing.term, asked=asked), [])
 

@@ -20,6 +20,7 @@ from logboom.state_machine import NOWHERE, Machine, Position, in_order
 from logboom.types import PRODUCER_ID_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply.apply_counts import ApplyCounts
 from partitions.apply.worker import ApplyWorker
+from partitions.log.files import Shelf
 from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
 from partitions.machines import BUILT_IN, discard, machine_class, open_machine
@@ -33,6 +34,7 @@ from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.entries.voids import Voids
 from raftlog.journal.journal import Journal
 from server.directory.data_dir import DataDir, number_in
+from server.directory.descriptors import Descriptors
 from server.directory.directories import NO_ROOM
 from server.directory.shares import later_apply_share, later_log_share, without_age
 from server.directory.states import NOTHING_VOID, STATE, States
@@ -46,12 +48,6 @@ THERE: Final = Position(PartitionLogIndex(1), GlobalLogIndex(1))
 SEALED: Final = {bytes(range(1, PRODUCER_ID_BYTES + 1)): b"of a trial"}
 """What machines of users are tried with: where it is, and what it keeps for its node."""
 SLOW_S: Final = 30.0
-FILES_EACH: Final = 3
-"""Of a partition, open for as long as it lives."""
-FILES_SPARE: Final = 64
-"""For logs that are read, snapshots, links."""
-FILES_KEPT: Final = 24
-"""For the same, where a partition is created already, and is to be opened."""
 
 
 class PartitionRooms:
@@ -91,6 +87,8 @@ class PartitionRooms:
         self._apply: dict[PartitionId, ApplySettings] = {}
         self._fresh: dict[PartitionId, Opened] = {}
         """Opened off the loop."""
+        self._descriptors = Descriptors(world, self.logs)
+        self._shelf = Shelf(settings.log.open_files_node_max, may_keep=self._descriptors.to_spare)
 
     # -- at a start
 
@@ -148,18 +146,17 @@ class PartitionRooms:
 
     def check_room(self, more: int) -> None:
         """See Rooms. Where it is handed up nobody can refuse it: all nodes would end, then and at every start."""
-        why = self._world.no_files_left(FILES_SPARE + FILES_EACH * more)
+        why = self._descriptors.lacking(more)
         if why is not None:
             raise InvalidRequest(f"no room for another partition: {why}")
 
     def room(self) -> int | None:
         """See Rooms."""
-        left = self._world.files_left()
-        return None if left is None else max(0, left - FILES_SPARE) // FILES_EACH
+        return self._descriptors.room()
 
     def waits_for_files(self, more: int) -> str | None:
-        """See Rooms. What is not created does not count any more: fewer are kept."""
-        return self._world.no_files_left(FILES_KEPT + FILES_EACH * more)
+        """See Rooms."""
+        return self._descriptors.waits(more)
 
     def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
         """See Rooms. In a directory of its own, which is removed."""
@@ -338,6 +335,7 @@ class PartitionRooms:
             base=base,
             headers_only=kind.state_machine == "log",
             clock=self._world.clock,
+            shelf=self._shelf,
         )
         for damage in opened.damage:
             log.error("damaged_bytes_fenced", partition=partition_id, **damage._asdict())

@@ -54,7 +54,7 @@ class Wire:
             journal=start.journal,
             offload=SimpleNamespace(submit=submit),  # type: ignore[arg-type]
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
-            damaged=start.payloads.lose,  # type: ignore[arg-type]
+            damaged=lambda damage: start.payloads.lose(damage.route),  # type: ignore[arg-type]
         )
         return self.ends[node]
 

@@ -179,6 +179,52 @@ def test_partitions_without_end_are_refused_before_descriptors_run_out(tmp_path:
         cluster.stop()
 
 
+@pytest.mark.parametrize(("machine", "limit"), [("kv", 320), ("log", 200)])
+def test_whatever_may_be_created_may_be_written_to(machine: str, limit: int, tmp_path: Path) -> None:
+    """Found by reading: a log opens its segment with its first batch. All nodes ended then, and at each start again."""
+    cluster = LocalCluster(partitions=1, directory=tmp_path)
+    try:
+        start_limited(cluster, limit)
+        command = Put(b"k", b"v") if machine == "kv" else Record(b"v")
+        with cluster.client(timeout=20) as client:
+            client.transfer("n1")
+            # Another node may say so until it is heard that the last ones took less than they might have.
+            wait_for(lambda: f"of {limit} file descriptors are taken" in refusal(client, machine, most=limit))
+            created = client.partitions()[1:]
+            assert len(created) > 20
+            for partition in created:
+                client.submit(partition, command, wait="applied")
+            # Whichever node gives it may not have all of it yet.
+            wait_for(lambda: len(list(client.scan_log(partitions=created))) == len(created))
+            assert all(cluster.alive(node) for node in cluster.nodes)
+        for node in cluster.nodes:
+            cluster.kill(node)
+        start_limited(cluster, limit)
+        with cluster.client(timeout=20) as client:
+            client.submit_many({partition: [command] for partition in created}, wait="applied")
+            assert all(cluster.alive(node) for node in cluster.nodes)
+    finally:
+        cluster.stop()
+
+
+def start_limited(cluster: LocalCluster, limit: int) -> None:
+    """The first node has fewest."""
+    for more, node in enumerate(cluster.nodes):
+        cluster.start_node(node)
+        resource.prlimit(cluster.pid(node), resource.RLIMIT_NOFILE, (limit + 16 * more, limit + 16 * more))
+    cluster.wait_serving()
+
+
+def refusal(client: SyncClient, machine: str, *, most: int) -> str:
+    """Partitions are created until one is refused: why."""
+    while len(client.partitions()) < most:
+        try:
+            client.create_partition(state_machine=machine)
+        except InvalidRequest as error:
+            return str(error)
+    pytest.fail(f"{most} partitions, and none was refused")
+
+
 def test_a_partition_that_another_node_has_no_files_for_is_refused(tmp_path: Path) -> None:
     """Found by review: only the leader looked. Where `ulimit -n` was lower, the node ended, and at each start again."""
     cluster = LocalCluster(partitions=1, directory=tmp_path)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from logboom import Add, Client
-from logboom.errors import PartitionPaused
+from logboom.errors import PartitionPaused, Unavailable
 from logboom.testing import LocalCluster
 
 pytestmark = pytest.mark.process
@@ -37,3 +37,25 @@ async def test_who_would_wait_in_vain_is_told_and_what_was_ordered_takes_effect_
         await boom.submit(3, Add(b"after", 1), wait="applied")
         assert await boom.get_many(3, [b"refused", b"ordered", b"after"]) == [None, (1,), (1,)]
         assert await boom.get(2, b"refused") is None
+
+
+async def test_a_view_is_of_a_paused_partition_too_unless_that_has_more_to_apply(cluster: LocalCluster) -> None:
+    """Found by reading: it took all of its time, whether anything was left to apply or not."""
+    async with Client(cluster.endpoints) as boom:
+        node = await asyncio.to_thread(cluster.leader)
+        await boom.submit_many({2: [Add(b"viewed", 1)], 3: [Add(b"viewed", 1)]}, wait="applied")
+        assert await boom.admin("pause", 3, node=node) == "paused"
+
+        async def view() -> list[tuple[int, object]]:
+            found = boom.scan_view([2, 3], prefix=b"viewed", node=cluster.addresses[node], timeout=2.0)
+            return [(each.partition_id, each.value) async for each in found]
+
+        try:
+            assert await view() == [(2, (1,)), (3, (1,))]
+            await boom.submit(3, Add(b"viewed", 1), wait="durable")
+            with pytest.raises(Unavailable, match="partition 3 is paused"):
+                await view()
+        finally:
+            await boom.admin("resume", 3, node=node)
+        await boom.submit(3, Add(b"viewed", 1), wait="applied")
+        assert await view() == [(2, (1,)), (3, (3,))]

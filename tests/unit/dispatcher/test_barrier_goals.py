@@ -300,13 +300,31 @@ class TestLeading:
     def test_a_leader_knows_that_nobody_writes_to_what_is_frozen(self, target: int, is_blocked: bool) -> None:
         desk = Desk()
         desk.commit(5)
-        desk.barriers.leads = True
+        desk.barriers.lead()
         _, before = desk.wait(target)
         desk.state(A, "frozen")
         _, after = desk.wait(target)
         assert [isinstance(answers[:1] and answers[0], BarrierBlocked) for answers in (before, after)] == [
             is_blocked
         ] * 2
+
+    def test_whoever_waits_at_what_is_frozen_is_told_when_his_node_comes_to_lead(self) -> None:
+        """Found by reading: he waited all of his time, and who came a moment later was told at once."""
+        desk = Desk()
+        desk.commit(5)
+        desk.state(A, "frozen")
+        desk.state(B, "paused")
+        _, ahead = desk.wait(6, [A])
+        _, committed = desk.wait(5, [A])
+        _, other = desk.wait(6, [C])
+        assert (ahead, committed, other) == ([], [], [])
+        desk.barriers.lead()
+        (error,) = ahead
+        assert isinstance(error, BarrierBlocked)
+        assert error.blocked == [[A, "frozen"]]
+        assert (committed, other) == ([], [])
+        _, after = desk.wait(6, [A])
+        assert isinstance(after[0], BarrierBlocked)
 
 
 class TestCounting:

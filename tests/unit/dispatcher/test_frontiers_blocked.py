@@ -57,7 +57,7 @@ class TestBlocked:
         """Found by the simulator: it was told again and again, as fast as the link took it."""
         world = World()
         leader, other = world[N1], world[N2]
-        leader.barriers.leads = True
+        leader.barriers.lead()
         leader.state(A, "frozen")
         other.wait(5, reach=Scope.ALL)
         leader.telling.asked(N2, other.others.ask(N1))
@@ -68,7 +68,7 @@ class TestBlocked:
     @pytest.mark.parametrize("after", ["paused", "running"])
     def test_what_comes_of_one_that_was_frozen_at_the_leader_is_heard_of(self, after: str) -> None:
         world = World()
-        world[N1].barriers.leads = True
+        world[N1].barriers.lead()
         world[N1].state(A, "frozen")
         _, answers = world[N2].wait(5, reach=Scope.ALL)
         world.talk()

@@ -156,7 +156,7 @@ def test_who_is_stopped_in_the_middle_of_a_file_closes_it() -> None:
 def test_damage_to_what_was_destroyed_since_is_shown_no_more() -> None:
     """Found by review: `logboom status` named it, in a partition that there was no more, until the next start."""
     loop, partition = VirtualLoop(), PartitionId(3)
-    damage = DamagedBatch("bits", last_index=PartitionLogIndex(7), digest=b"d" * 16, path="1.seg", offset=0)
+    damage = DamagedBatch("bits", last_index=PartitionLogIndex(7), digest=b"d" * 16, segment=1, path="1.seg", offset=0)
     store = SimpleNamespace(
         scrub=lambda: iter([Piece(9, damage)]), committed_bytes=9, first_available_index=1, find=lambda *_: None
     )

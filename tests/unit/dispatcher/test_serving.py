@@ -155,7 +155,7 @@ class Asked:
         return Frame(kind, 7, {"global_index": 0, "partition": int(P), "after": 0, "through": 9, **header})
 
 
-DAMAGE = DamagedBatch("bits", last_index=PartitionLogIndex(3), digest=bytes(16), path="1.seg", offset=0)
+DAMAGE = DamagedBatch("bits", last_index=PartitionLogIndex(3), digest=bytes(16), segment=1, path="1.seg", offset=0)
 
 
 @pytest.mark.parametrize(("sets", "offers"), [((), 0), ((10,), 1)])

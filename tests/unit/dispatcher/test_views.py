@@ -30,8 +30,12 @@ class Worker:
         self.machine = Machine()
         self.stops: list[Any] = []
 
+    @property
+    def applied_index(self) -> int:
+        return self.machine.applied
+
     def stop_at(self, through: int, capture: Callable[[Any], Any], taken: Callable[[Any], None]) -> Any:
-        stop = SimpleNamespace(through=through, capture=capture, taken=taken)
+        stop = SimpleNamespace(through_index=through, capture=capture, taken=taken)
         self.stops.append(stop)
         return stop
 
@@ -42,7 +46,7 @@ class Worker:
     def apply(self, index: int) -> None:
         for number in range(self.machine.applied, index + 1):
             self.machine.applied = number
-            for stop in [s for s in self.stops if s.through == number]:
+            for stop in [s for s in self.stops if s.through_index == number]:
                 self.stops.remove(stop)
                 try:
                     found = stop.capture(self.machine)
@@ -54,7 +58,9 @@ class Worker:
 class Backend:
     def __init__(self, logs: dict[int, int]) -> None:
         self.workers = {p: Worker() for p in logs}
-        self.logs = {p: SimpleNamespace(committed_index=end) for p, end in logs.items()}
+        self.logs = {
+            p: SimpleNamespace(committed_index=end, committed_global_index=10 * end) for p, end in logs.items()
+        }
         self.machines = {p: worker.machine for p, worker in self.workers.items()}
         self.parent = SimpleNamespace(global_index=50)
         self.clock = SimpleNamespace(monotonic=lambda: 0.0)
@@ -62,6 +68,8 @@ class Backend:
         self.kinds = dict.fromkeys(logs, "kv")
         self.partitioning = SimpleNamespace(kind=lambda p: SimpleNamespace(state_machine=self.kinds[p]))
         self.used = 0
+        self.waited: list[tuple[int, int]] = []
+        self.still: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.wakers: dict[int, list[Callable[..., None]]] = {}
 
     def threads_of(self, _: int, __: object) -> Any:
@@ -98,6 +106,15 @@ class Backend:
     async def wait_applied(self, *_: object) -> None:
         """It is."""
 
+    async def wait_all_applied(self, targets: list[tuple[int, int]], deadline: float) -> None:
+        """Until the test says that one of them stands still."""
+        self.waited = targets
+        try:
+            if targets:
+                await self.still
+        finally:
+            self.waited = []
+
     def hurry(self, partitions: list[int]) -> None:
         for partition in partitions:
             worker = self.workers[partition]
@@ -110,6 +127,7 @@ class Backend:
         assert self.used == 0
         assert not any(self.wakers.values())
         assert not any(worker.stops for worker in self.workers.values())
+        assert not self.waited
         assert not any(worker.machine.open for worker in self.workers.values())
 
 
@@ -144,6 +162,22 @@ async def test_one_that_does_not_come_so_far_is_not_waited_for_for_ever() -> Non
     backend.workers[1].apply(5)
     with pytest.raises(Unavailable, match="partitions 0 have not"):
         await collect(scan(backend, Views(backend, views_max=2), 0, 1, timeout=0.01))
+    backend.check_nothing_is_left()
+
+
+async def test_one_that_stands_still_in_front_of_it_ends_it_at_once() -> None:
+    """Found by reading: it took all of its time, and said then that not everything had been applied."""
+    backend = Backend({0: 3, 1: 5, 2: 4})
+    backend.workers[0].apply(3)
+    task = asyncio.ensure_future(collect(scan(backend, Views(backend, views_max=2), 0, 1, 2)))
+    await asyncio.sleep(0)
+    backend.workers[2].apply(4)
+    await asyncio.sleep(0)
+    assert backend.waited == [(1, 50), (2, 40)], "each that is not there"
+    backend.still.set_exception(Unavailable("partition 1 is paused"))
+    async with asyncio.timeout(1):
+        with pytest.raises(Unavailable, match="partition 1 is paused"):
+            await task
     backend.check_nothing_is_left()
 
 

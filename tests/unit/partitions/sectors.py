@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 from partitions.log.batch import Batch
@@ -16,6 +17,7 @@ class BadFile(MemoryFile):
     def read(self, *, offset: int, length: int) -> bytes:
         self.disk.reads += 1
         if any(path == self.path and offset <= at < offset + length for path, at in self.disk.bad):
+            self.disk.meanwhile()
             raise OSError(errno.EIO, "Input/output error")
         return super().read(offset=offset, length=length)
 
@@ -26,6 +28,8 @@ class BadSectors(MemoryDisk):
         self.bad = set[tuple[Path, int]]()
         """A file, and a byte of it."""
         self.reads = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Happens while somebody waits for what cannot be read."""
 
     def open(self, path: Path, *, create: bool = False, readonly: bool = False) -> MemoryFile:
         found = super().open(path, create=create, readonly=readonly)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from partitions.log.files import OpenFiles
+from partitions.log.files import OpenFiles, Shelf
 
 
 def test_what_somebody_reads_is_closed_when_he_is_done() -> None:
@@ -26,3 +27,55 @@ def test_what_somebody_reads_is_closed_when_he_is_done() -> None:
     with files.use(3):
         assert closed == [2, 1]
     assert closed == [2, 1, 3]
+
+
+class Segments:
+    """Files of some logs that share a shelf, and which of them are open."""
+
+    def __init__(self, shelf: Shelf, logs: int) -> None:
+        self.opened: list[str] = []
+        self.logs = {
+            name: OpenFiles(partial(self.open_file, name), files_max=2, shelf=shelf) for name in "abcdefgh"[:logs]
+        }
+
+    def open_file(self, log: str, segment: int) -> Any:
+        self.opened.append(name := f"{log}{segment}")
+        return SimpleNamespace(close=lambda: self.opened.remove(name))
+
+    def read(self, *names: str) -> None:
+        for log, segment in names:
+            with self.logs[log].use(int(segment)):
+                pass
+
+
+def test_many_logs_keep_no_more_open_than_one_shelf_has_room_for() -> None:
+    """Found by reading: each kept one, of however many that somebody had read once."""
+    segments = Segments(Shelf(3), 4)
+    segments.read("a1", "b1", "c1", "a1", "d1")
+    assert segments.opened == ["a1", "c1", "d1"], "the one that was read least recently goes"
+    with segments.logs["c"].use(1), segments.logs["a"].use(1):
+        segments.read("b1", "b2")
+        assert segments.opened == ["a1", "c1", "b2"], "nobody's that is in use"
+        segments.read("d1")
+        assert segments.opened == ["a1", "c1", "d1"]
+    segments.logs["a"].close()
+    segments.logs["c"].forget(1)
+    segments.read("b1", "b2", "d1")
+    assert segments.opened == ["d1", "b1", "b2"], "what is closed has given its room back"
+    segments.read("d1", "c1")
+    assert segments.opened == ["d1", "b2", "c1"], "of one log the older one"
+
+
+def test_where_the_process_has_none_to_spare_what_is_opened_does_not_stay() -> None:
+    few = False
+    segments = Segments(Shelf(3, may_keep=lambda: not few), 4)
+    segments.read("a1", "b1")
+    few = True
+    segments.read("a1", "c1", "d1", "c1")
+    assert len(segments.opened) == 2
+    segments.logs["a"].close()
+    segments.logs["b"].close()
+    segments.logs["c"].close()
+    segments.logs["d"].close()
+    segments.read("a1")
+    assert segments.opened == []

@@ -12,7 +12,7 @@ import pytest
 
 from logboom.settings import LogSettings
 from logboom.types import DurabilityMode
-from partitions.log.batch import Batch
+from partitions.log.batch import Batch, parse_batch
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from partitions.log.unread import PLACES_MAX, NotRead, Unread
@@ -74,6 +74,20 @@ def cold_chunks(log: PartitionLog, behind: Batch) -> list[bytes]:
     return [batch.digest for batch in log.chunks.at(position, COUNT - position, cold=True).batches()]
 
 
+def alone(log: PartitionLog, behind: Batch) -> list[bytes]:
+    """As one node reads for another."""
+    position = log.position_after(behind.last_index)
+    last_index, digest = log._committed.last_index(position), log._committed.digest(position)
+    return [parse_batch(log.read_batch(last_index, digest)).digest]
+
+
+def headers(log: PartitionLog, behind: Batch) -> list[bytes]:
+    """As somebody looks for a time."""
+    position = log.position_after(behind.last_index)
+    log.chunks._timestamp(position)
+    return [log._committed.digest(position)]
+
+
 @pytest.mark.parametrize("read", [committed, chunks, cold_chunks])
 def test_what_lies_in_front_of_it_and_behind_it_is_read(bench: Bench, read: Read) -> None:
     digests = [batch.digest for batch in bench.batches]
@@ -108,6 +122,39 @@ def test_it_is_damage_when_it_cannot_be_read_some_seconds_later_either(bench: Be
     assert bench.log.append(bad)
     flush(bench.log)
     assert read(bench.log, before)[0] == bad.digest, "it is whole where it was written again"
+
+
+@pytest.mark.parametrize("read", [committed, chunks, cold_chunks, alone, headers])
+def test_who_still_reads_it_while_it_is_mended_does_not_take_that_away(bench: Bench, read: Read) -> None:
+    """Found by reading: it was said of the copy that had just been written elsewhere, which was fetched once more."""
+    log, before, bad = bench.log, bench.batches[BAD - 1], bench.batches[BAD]
+    ref = log.find(bad.last_index, bad.digest)
+    assert ref is not None
+    bench.disk.bad = {(log._path(ref.segment), ref.offset)}
+    with pytest.raises(NotRead):
+        read(log, before)
+    bench.now += AGAIN_S
+
+    def mended() -> None:
+        if log.lose(bad.last_index, bad.digest, at=(ref.segment, ref.offset)):
+            assert log.append(bad)
+            flush(log)
+
+    bench.disk.meanwhile = mended
+    with pytest.raises(DamagedBatch) as late:
+        read(log, before)
+    assert (late.value.digest, late.value.place, late.value.offset) == (
+        bad.digest,
+        (ref.segment, ref.offset),
+        ref.offset,
+    )
+    now = log.find(bad.last_index, bad.digest)
+    assert now is not None
+    assert now.offset != ref.offset
+    assert not log.lose(late.value.last_index, late.value.digest, at=late.value.place)
+    assert log.find(bad.last_index, bad.digest) == now
+    assert read(log, before)[0] == bad.digest
+    assert log.lose(bad.last_index, bad.digest, at=(now.segment, now.offset)), "where it is now it may be damaged, too"
 
 
 @pytest.mark.parametrize("read", [committed, chunks])

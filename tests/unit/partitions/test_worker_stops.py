@@ -7,8 +7,12 @@ import random
 
 import pytest
 
-from logboom.errors import Unavailable
+from logboom.errors import CorruptData, Unavailable
+from logboom.types import PartitionLogIndex
+from partitions.log.reading import DamagedBatch
 from tests.unit.partitions.worker_world import HeldOffload, world
+
+DAMAGED = DamagedBatch("bits", last_index=PartitionLogIndex(9), digest=bytes(16), segment=1, path="1.log", offset=0)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -159,5 +163,55 @@ def test_whoever_waits_for_a_state_to_be_saved_is_told_when_it_is_closed() -> No
             assert [type(each) for each in told] == [Unavailable]
             w.worker.save(told.append)
             assert len(told) == 2
+
+        w.run(story)
+
+
+@pytest.mark.parametrize("state", ["paused", "retrying", "damaged"])
+def test_one_that_stands_still_is_seen_where_it_is(state: str) -> None:
+    """Found by reading: whoever wanted a view of it, or a snapshot, waited until it went on, with nothing to apply."""
+    with world() as w:
+        seen: list[object] = []
+
+        async def story() -> None:
+            w.commit(3)
+            w.notify()
+            await asyncio.sleep(0.1)
+            if state == "paused":
+                w.worker.pause()
+            else:
+                w.worker._failed(DAMAGED if state == "damaged" else OSError("not now"))
+            assert w.worker.state == state
+            here, there = w.ends[2], w.ends[2] + 1
+            w.worker.stop_at(here, lambda machine: machine.at.applied_index, seen.append)  # type: ignore[attr-defined]
+            w.worker.cut(here, seen.append)
+            later = w.worker.stop_at(there, lambda _: pytest.fail("it is not there"), lambda _: None)
+            w.machine.dump = lambda: "dump"  # type: ignore[attr-defined]
+            w.worker.hurry()
+            await asyncio.sleep(0.001)
+            assert seen == [here, "dump"]
+            assert w.worker.applied_index == here
+            assert w.worker.state == state
+            w.worker.go_on(later)
+
+        w.run(story)
+
+
+@pytest.mark.parametrize("found_by", ["apply", "checkpoint"])
+def test_of_a_state_that_is_damaged_nothing_is_seen(found_by: str) -> None:
+    with world() as w:
+
+        async def story() -> None:
+            w.commit(3)
+            w.notify()
+            await asyncio.sleep(0.1)
+            w.worker._failed(DAMAGED if found_by == "checkpoint" else CorruptData("the state"))
+            if found_by == "checkpoint":
+                w.worker._saved(CorruptData("the state"))
+            assert w.worker.state == "damaged"
+            stop = w.worker.stop_at(w.ends[2], lambda _: pytest.fail("of a damaged state"), lambda _: None)
+            w.worker.hurry()
+            await asyncio.sleep(0.1)
+            w.worker.go_on(stop)
 
         w.run(story)

@@ -74,7 +74,7 @@ class Store(NoHoles):
     def write_again(self, proven: object, doubtful: object) -> None:
         """This disk never drops pages."""
 
-    def lose(self, route: Route) -> bool:
+    def lose(self, route: Route, *, at: object = None) -> bool:
         return self.batches.pop((route.partition_id, route.last_index, route.digest), None) is not None
 
     def receive(self, raw: memoryview, *, behind: bytes = b"") -> Route | None:

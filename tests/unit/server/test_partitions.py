@@ -25,7 +25,7 @@ from raftlog.entries.lifecycle import Change, Kind
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from server.directory import partitions
-from server.directory.partitions import FILES_EACH, FILES_KEPT, FILES_SPARE, PartitionRooms, created_in
+from server.directory.partitions import PartitionRooms, created_in
 from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.store import failing_syncs
 
@@ -222,24 +222,6 @@ def test_of_what_is_removed_nothing_is_remembered() -> None:
     assert (rooms._kinds, rooms._apply) == ({}, {})
 
 
-def test_another_partition_is_refused_while_there_is_no_room_for_its_files() -> None:
-    """Found by review: whoever created partitions until descriptors ran out ended all nodes, at every start, too."""
-    disk = SimDisk(random.Random(0))
-    rooms, asked = made(disk), list[int]()
-    rooms.check_room(1)
-
-    def none_left(more: int) -> str:
-        asked.append(more)
-        return "250 of 256 file descriptors are taken"
-
-    rooms._world = cast(Any, SimpleNamespace(no_files_left=none_left))
-    with pytest.raises(InvalidRequest, match="no room for another partition: 250 of 256"):
-        rooms.check_room(2)
-    assert asked == [FILES_SPARE + 2 * FILES_EACH]
-    assert rooms.waits_for_files(3) is not None
-    assert asked[1:] == [FILES_KEPT + 3 * FILES_EACH]
-
-
 class Closing:
     """A machine of which only the end is looked at."""
 
@@ -285,13 +267,6 @@ def test_one_that_nobody_needs_keeps_no_other_from_being_saved() -> None:
     rooms.close()
     assert gone.closed
     assert kept.closed
-
-
-@pytest.mark.parametrize(("left", "room"), [(None, None), (0, 0), (FILES_SPARE + 2, 0), (FILES_SPARE + 7, 2)])
-def test_others_are_told_for_how_many_more_there_are_files(left: int | None, room: int | None) -> None:
-    rooms = made(SimDisk(random.Random(0)))
-    rooms._world = cast(Any, SimpleNamespace(files_left=lambda: left))
-    assert rooms.room() == room
 
 
 def test_a_machine_that_does_not_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

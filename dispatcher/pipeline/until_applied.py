@@ -1,0 +1,59 @@
+"""Until this node has applied some partitions as far as somebody wants, or it is seen that it will not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from dispatcher.barriers.goals import Reached, Want
+from logboom.errors import LogboomError, NoSuchPartition, Unavailable
+from logboom.types import GlobalLogIndex, PartitionId
+
+if TYPE_CHECKING:
+    from dispatcher.pipeline.backend import Backend
+
+
+async def until_applied(
+    backend: Backend, targets: Sequence[tuple[PartitionId, GlobalLogIndex]], deadline: float
+) -> None:
+    """Each of them up to its own index.
+
+    Raises Unavailable at the deadline, as soon as one stands still in front of its index, or where that is not
+    committed here and nobody has led for a while; NoSuchPartition for one that is gone.
+    """
+    backend.look()
+    for partition_id, _ in targets:
+        if partition_id not in backend.workers:
+            raise backend.missing(partition_id)
+        backend.lagging.check(partition_id)
+    marks = backend.watermarks
+    behind = tuple((p, target) for p, target in targets if marks.of(p).applied_global_index < target)
+    if not behind:
+        return
+    committed = backend.global_commit_index() >= max(target for _, target in behind)
+    if not committed:
+        backend.leaderless.check()
+    reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(answer: Reached | LogboomError) -> None:
+        if reached.done():
+            return
+        if isinstance(answer, LogboomError):
+            which = ", ".join(f"partition {p} is not applied up to {target} here" for p, target in behind[:8])
+            gone = isinstance(answer, NoSuchPartition)
+            reached.set_exception(answer if gone else Unavailable(f"{which}: {answer}"))
+        else:
+            reached.set_result(None)
+
+    waiter = backend.barriers.add(
+        Want(behind), client=backend, deadline=deadline, now=backend.clock.monotonic(), done=done, own=True
+    )
+    backend.hurry([partition_id for partition_id, _ in behind])
+    try:
+        with nullcontext() if committed else backend.leaderless.ends(reached):
+            await reached
+    finally:
+        if waiter is not None:
+            backend.barriers.cancel(waiter)

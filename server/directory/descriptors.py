@@ -1,0 +1,58 @@
+"""For how many partitions a process has file descriptors, with what those that are there will want yet.
+
+A log opens its segment with its first batch, long after it was created, and nobody can refuse that any more: a node
+without a descriptor for it ends, and so it does at its next start, where all are opened at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from logboom.types import PartitionId
+from partitions.log.log import PartitionLog
+from server.world.world import World
+
+FILES_EACH: Final = 4
+"""Of a partition, open for as long as it lives: of `kv` a state, which is three, and a segment; of `log` it is less."""
+FILES_SPARE: Final = 64
+"""For snapshots, links, whatever is open for a moment."""
+FILES_KEPT: Final = 24
+"""For the same, where a partition is created already, and is to be opened."""
+
+
+class Descriptors:
+    """One node's. ``logs`` is its caller's."""
+
+    def __init__(self, world: World, logs: Mapping[PartitionId, PartitionLog]) -> None:
+        self._world = world
+        self._logs = logs
+
+    def lacking(self, more: int) -> str | None:
+        """Why so many more partitions cannot be created; None: they can."""
+        return self._lacking(FILES_SPARE + FILES_EACH * more)
+
+    def waits(self, more: int) -> str | None:
+        """The same of partitions that are created, and to be opened: fewer are kept."""
+        return self._lacking(FILES_KEPT + FILES_EACH * more)
+
+    def room(self) -> int | None:
+        """For so many more there are enough; None: any number."""
+        left = self._world.files_left()
+        return None if left is None else max(0, left - FILES_SPARE - self._unopened()) // FILES_EACH
+
+    def to_spare(self) -> bool:
+        """One that is open for readers may stay so. Any thread."""
+        return self._lacking(FILES_SPARE) is None
+
+    def _lacking(self, wanted: int) -> str | None:
+        # Where all logs could still open theirs nobody counts those that will: there may be thousands.
+        if self._world.no_files_left(wanted + len(self._logs)) is None:
+            return None
+        unopened = self._unopened()
+        why = self._world.no_files_left(wanted + unopened)
+        return f"{why}; {unopened} more are for partitions that nobody has written to" if why and unopened else why
+
+    def _unopened(self) -> int:
+        """Segments that logs have not opened yet."""
+        return sum(not each.open_segment.ordinal for each in list(self._logs.values()))
