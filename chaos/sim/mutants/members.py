@@ -240,4 +240,31 @@ MUTANTS: Final = (
         ),
         needs="partitions_change",
     ),
+    Mutant(
+        "rejoins-for-ever",
+        "Whoever has lost its journal, and was taken back, does not hear that this is over: it gives no vote.",
+        ("Liveness",),
+        (Edit("raftlog.members.rejoin:Rejoin.follow", "waiting.over(self._over)", "pass"),),
+        needs="rot_journal",
+    ),
+    Mutant(
+        "joins-for-ever",
+        "Who joins, or joins anew, is never made a voter.",
+        ("Liveness",),
+        (Edit("raftlog.members.changes:Changes.tick", "if now - since >= CAUGHT_UP_S and", "if False and"),),
+        needs="rot_journal",
+    ),
+    Mutant(
+        "aside-at-every-start",
+        "A node that has set a journal aside once does so at every start from then on (AcknowledgedKept).",
+        ("AcknowledgedKept",),
+        (
+            Edit(
+                "server.directory.rejoin:open_journal",
+                "if own is not None and of.said() not in (None, own, token):",
+                'if token is None and disk.exists(directory.parent / f"{ASIDE}1"):',
+            ),
+        ),
+        needs="rot_journal",
+    ),
 )
