@@ -136,7 +136,7 @@ def _rotting(drawn: Parameters) -> Parameters:
     if rng.random() >= STATES_ROT or not able:
         return drawn
     count, most = rng.randint(STATES_ROT_MIN, STATES_ROT_MAX), max(drawn.seconds - 1.0, 1.0)
-    rots = [Fault(rng.uniform(1.0, most), "rot_state", LEADER, 0.0, rng.getrandbits(32)) for _ in range(count)]
+    rots = [Fault(rng.uniform(1.0, most), "rot_state", LEADER, 1.0, rng.getrandbits(32)) for _ in range(count)]
     faults = tuple(sorted([*drawn.faults, *rots], key=lambda fault: fault.at))
     return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, "rot_state"})))
 

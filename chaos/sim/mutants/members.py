@@ -241,13 +241,6 @@ MUTANTS: Final = (
         needs="partitions_change",
     ),
     Mutant(
-        "rejoins-for-ever",
-        "Whoever has lost its journal, and was taken back, does not hear that this is over: it gives no vote.",
-        ("Liveness",),
-        (Edit("raftlog.members.rejoin:Rejoin.follow", "waiting.over(self._over)", "pass"),),
-        needs="rot_journal",
-    ),
-    Mutant(
         "joins-for-ever",
         "Who joins, or joins anew, is never made a voter.",
         ("Liveness",),
