@@ -101,7 +101,7 @@ class Ending:
         damaged = self._rotten | self._oracle.rotten
         mending = Mending(self._parameters.seed, loop=self._loop, living=self._living)
         work = mending.play([host for host in self._hosts if host.may_run and host.name in damaged])
-        await self.within("what is damaged comes back", work, lacks=lambda: mending.lacks)
+        await self.within("what is damaged comes back", work, seconds=SLOWLY_READ_S, lacks=lambda: mending.lacks)
         self._oracle.rotten.clear()
         whole = [h for h in self._hosts if h.may_run and h.name not in self._rotten]
         chores = Chores(

@@ -15,12 +15,13 @@ from chaos.sim.host import Host
 from chaos.sim.loop import SimLoop
 from logboom import Client
 from logboom.errors import CorruptData
-from logboom.types import PartitionId
+from logboom.types import KIB, PartitionId
 
 MENDER: Final = "mender"
 DICE: Final = 0x3E4D
 READ_S: Final = 5.0
 LOOK_S: Final = 0.1
+CREDIT: Final = 8 * KIB
 
 
 class Mending:
@@ -67,6 +68,8 @@ class Mending:
     async def _log(self, client: Client, host: Host, partition: int) -> bool:
         """What is gone everywhere is stepped over."""
         where = host.member.client_address
-        async for _ in client.tail(partition, node=where, on_compacted="first", on_void=lambda _: None):
+        # Little at a time: in some seeds no frame may be large.
+        rows = client.tail(partition, node=where, credit=CREDIT, on_compacted="first", on_void=lambda _: None)
+        async for _ in rows:
             pass
         return host.node is not None and not host.node.pipeline.raft.repair.blocked
