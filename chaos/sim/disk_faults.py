@@ -7,6 +7,7 @@ import errno
 import os
 import random
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -48,6 +49,8 @@ HEARD_S: Final = 10.0
 """What a disk has reported a node has heard by then, though it may have stood still meanwhile."""
 SINCE_S, SINCE_LOOKS = (0.5, 3.0), 10
 """How often, and after how long each time, is looked whether others have written down what they have heard since."""
+STATES_STRUCK_MAX: Final = 2
+"""Times, each partition's on each host: what is damaged again and again is given up (dispatcher.upkeep.rebuilding)."""
 CLUSTER: Final = slice(16, 28)
 """Its hash, in the header of a journal's file."""
 
@@ -64,6 +67,9 @@ class DiskFaults:
     damaged: set[str]
     rotten: set[str]
     forgetful: set[str]
+    may_forget: set[str]
+    states_rotten: set[str]
+    states_struck: Counter[tuple[str, int]]
     disk_lost: Callable[[Host], None]
     over: bool
 
@@ -150,6 +156,10 @@ class DiskFaults:
         self.damaged.add(victim.name)
         self.rotten.add(victim.name)
 
+    def _forgets(self, victim: Host) -> None:
+        self.forgetful.add(victim.name)
+        self.may_forget.add(victim.name)
+
     async def _rot(self, host: Host, duration: float, rng: random.Random) -> None:
         """Bytes of partition logs change while a victim is down; it finds them when it starts."""
         victim = self._victim(rng)
@@ -173,6 +183,22 @@ class DiskFaults:
         await asyncio.sleep(duration)
         self._restart(victim)
 
+    async def _rot_state(self, host: Host, duration: float, rng: random.Random) -> None:
+        """A value that a victim has saved changes while it runs, or is down: whoever reads it next finds it."""
+        victim = self._victim(rng)
+        if victim is None:
+            return
+        for partition in rng.sample(self._parameters.kv_partitions, len(self._parameters.kv_partitions)):
+            place = victim.name, partition
+            if self.states_struck[place] >= STATES_STRUCK_MAX:
+                continue
+            key = victim.state_files.rot(victim.path("partitions", str(partition), "state"), rng)
+            if key is not None:
+                self.states_struck[place] += 1
+                self.states_rotten.add(victim.name)
+                self._note(f"  {victim.name}, partition {partition}: {key!r}")
+                return
+
     async def _rot_journal(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's journal, before its last group: what is behind it proves the damage: the node has to rejoin."""
         victim = self._victim(rng)
@@ -186,7 +212,7 @@ class DiskFaults:
             content = victim.disk.stable(path)
             end = _proven(content)
             if end > JOURNAL_HEADER_BYTES:
-                self.forgetful.add(victim.name)
+                self._forgets(victim)
                 offset = rng.randrange(JOURNAL_HEADER_BYTES, end)
                 victim.disk.flip(path, offset, 1 << rng.randrange(8))
                 self._note(f"  {path} at {offset} of {end}")
@@ -202,7 +228,7 @@ class DiskFaults:
         if where == "header":
             del chosen[-1:]  # the last one's, damaged in a part, may have been being made
         for path in rng.sample(chosen, min(1, len(chosen))):
-            self.forgetful.add(victim.name)
+            self._forgets(victim)
             self._note(f"  {path}: {where}")
             if where == "gone":
                 hook, victim.disk.hook = victim.disk.hook, None
@@ -284,7 +310,7 @@ class DiskFaults:
                 self._network.heal(*line)
             return
         self.damaged.add(victim.name)
-        self.forgetful.add(victim.name)
+        self._forgets(victim)
         change()
         if not rotten:
             self.rotten.discard(victim.name)

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from chaos.sim import drawn_settings
-from chaos.sim.drawn_faults import DAMAGE, KINDS, LAG_KINDS, schedule
+from chaos.sim.drawn_faults import DAMAGE, KINDS, LAG_KINDS, LEADER, Fault, schedule
 from chaos.sim.network import NetworkProfile
 from chaos.sim.parameters import Parameters
 from chaos.sim.stories import told
@@ -35,6 +35,12 @@ DISKS_LOST: Final = 0.15
 """Share of the seeds in which a victim's disk is made anew, and of the faults there that are that."""
 PUT_BACK: Final = 0.15
 """Share of the seeds in which a victim's disk is put back to what it was, and of the faults there that are that."""
+STATES_ROT: Final = 0.2
+"""Share of the seeds in which what a victim has saved of states does,"""
+STATES_ROT_MIN, STATES_ROT_MAX = 3, 6
+"""so often,"""
+STATES_DICE: Final = 0x57A7E5
+"""by these dice."""
 OUTDATING: Final = 0.15
 """Share of the seeds in which records are removed by age."""
 HELD_BRIEFLY: Final = 0.3
@@ -120,7 +126,19 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     ):
         drawn = later(drawn, rng)
     drawn = replace(drawn, settings=drawn_settings.in_rows(rng, drawn.settings))
-    return _aged(_unheard(_crowded(drawn, rng), rng), rng)
+    return _rotting(_aged(_unheard(_crowded(drawn, rng), rng), rng))
+
+
+def _rotting(drawn: Parameters) -> Parameters:
+    """In some, what a victim has saved of a state changes now and then, beside everything else. Has dice of its own."""
+    rng = random.Random(drawn.seed ^ STATES_DICE)
+    able = drawn.victims and drawn.kv_partitions and drawn.blackout is None and not drawn.restores
+    if rng.random() >= STATES_ROT or not able:
+        return drawn
+    count, most = rng.randint(STATES_ROT_MIN, STATES_ROT_MAX), max(drawn.seconds - 1.0, 1.0)
+    rots = [Fault(rng.uniform(1.0, most), "rot_state", LEADER, 1.0, rng.getrandbits(32)) for _ in range(count)]
+    faults = tuple(sorted([*drawn.faults, *rots], key=lambda fault: fault.at))
+    return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, "rot_state"})))
 
 
 def _damaged(drawn: Parameters, rng: random.Random, kind: str, share: float, *, never: bool = False) -> Parameters:

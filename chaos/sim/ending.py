@@ -9,10 +9,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
+from chaos.sim.chores import Chores
+from chaos.sim.chores import standing as chores_standing
 from chaos.sim.drawn_settings import has_rates
 from chaos.sim.host import Host
 from chaos.sim.lag import released
 from chaos.sim.loop import Process, SimLoop
+from chaos.sim.mending import Mending
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from chaos.sim.readout import ReadOut
@@ -38,7 +41,7 @@ class Stops(Protocol):
 
 class Ending:
     """Of one run, after its faults. ``damaged``, ``forgetful``: hosts that may not have what they had promised;
-    ``rotten``: whose present files are damaged, and may be yet.
+    ``rotten``: whose present files are damaged, and may be yet. ``removing``: whose removal may still be proposed.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Ending:
         damaged: set[str],
         forgetful: set[str],
         rotten: set[str],
+        removing: Callable[[], str | None],
         note: Callable[[str], None],
         fail: Callable[[str, str], None],
     ) -> None:
@@ -61,6 +65,7 @@ class Ending:
         self._oracle = oracle
         self._seen = seen
         self._damaged, self._forgetful, self._rotten = damaged, forgetful, rotten
+        self._removing = removing
         self._note = note
         self._fail = fail
 
@@ -93,7 +98,24 @@ class Ending:
             host.start()
         await self.within("all nodes converge", self._converge())
         self._oracle.checkpoint()
+        damaged = self._rotten | self._oracle.rotten
+        mending = Mending(self._parameters.seed, loop=self._loop, living=self._living)
+        work = mending.play([host for host in self._hosts if host.may_run and host.name in damaged])
+        await self.within("what is damaged comes back", work, seconds=SLOWLY_READ_S, lacks=lambda: mending.lacks)
+        self._oracle.rotten.clear()
         whole = [h for h in self._hosts if h.may_run and h.name not in self._rotten]
+        chores = Chores(
+            self._parameters,
+            whole,
+            all_are=len(whole) == len(self._hosts),
+            loop=self._loop,
+            write=self._write,
+            living=self._living,
+            fail=self._fail,
+        )
+        seconds = SLOWLY_READ_S if rated or self._parameters.paced else LIVE_WITHIN_S
+        await self.within("all chores are done", chores.play(seconds), seconds=seconds)
+        await self.within("all nodes have what was written then", self._converge())
         out = ReadOut(whole, loop=self._loop, ends=self._oracle.ends, doomed=self._seen.doomed, fail=self._fail)
         seconds = SLOWLY_READ_S if self._parameters.paced else LIVE_WITHIN_S
         await self.within("everything is read", out.play(fork()), seconds=seconds)
@@ -107,6 +129,7 @@ class Ending:
         hosts = [h for h in self._hosts if h.may_run and h.name not in broken]
         first, *others = electorate.may_count(self._hosts)
         others += [_grown(said) for said in (first, *others)]
+        others += [_without(said, self._removing()) for said in (first, *others)]
         able = [h for h in hosts if h.name in first.voters]
         quorum = rng.sample(able, min(len(first.voters) // 2 + 1, len(able)))
         for said in others:
@@ -122,14 +145,17 @@ class Ending:
         why: Callable[[], str] | None = None,
         *,
         seconds: float = LIVE_WITHIN_S,
+        lacks: Callable[[], str] = lambda: "",
     ) -> None:
-        """Else the run fails."""
+        """Else the run fails. ``lacks``: what there is to say of it then."""
         started = self._loop.now
         task = asyncio.ensure_future(work)
         done, _ = await asyncio.wait([task], timeout=seconds)
         if not done:
             standing = (why or self.standing)()
-            self._fail("Liveness" if why is None else "FollowsAll", f"{what}: not in {seconds:.0f} s; {standing}")
+            self._fail(
+                "Liveness" if why is None else "FollowsAll", f"{what}: not in {seconds:.0f} s; {lacks()} {standing}"
+            )
             task.cancel()
             return
         task.result()
@@ -149,7 +175,7 @@ class Ending:
             async with Client(addresses, rng=fork(), timeout=LIVE_WITHIN_S, admission_wait=LIVE_WITHIN_S) as client:
                 last = 0
                 for partition in range(self._parameters.settings.cluster.partitions):
-                    last = max(last, await self._write(client, partition))
+                    last = max(last, await self._write(client, partition, f"live-{partition}"))
                 for host in quorum:
                     await self._reaches(client, host, last)
             self._loop.run_as(None, done.set_result, None)  # what follows is not the watcher's
@@ -165,9 +191,8 @@ class Ending:
                 await client.barrier(index, node=host.member.client_address, timeout=REACHED_LOOK_S)
                 return
 
-    async def _write(self, client: Client, partition: int) -> int:
+    async def _write(self, client: Client, partition: int, name: str) -> int:
         """And read it back; its global index. 0: the partition is gone, as somebody has asked for."""
-        name = f"live-{partition}"
         while True:
             try:
                 return await self._write_once(client, partition, name)
@@ -176,7 +201,7 @@ class Ending:
                 name += "-again"  # nobody knows what becomes of the one before
 
     async def _write_once(self, client: Client, partition: int, name: str) -> int:
-        kv = partition in self._parameters.kv_partitions
+        kv = partition in self._parameters.kv_partitions or self._seen.created.get(partition) == "kv"
         kind, key, value = ("add", name, 1) if kv else ("append", f"log{partition}", name)
         op = self._seen.history.invoke(0, kind, key, value, partition)
         command = Add(name.encode(), 1) if kv else Record(name.encode())
@@ -194,6 +219,12 @@ class Ending:
             return 0
         return receipt.global_index
 
+    def _living(self, machine: str) -> list[int]:
+        """Partitions with this state machine that nobody has asked to be destroyed, as far as anybody was told."""
+        begun = self._parameters.kv_partitions if machine == "kv" else self._parameters.log_partitions
+        known = [*begun, *(each for each, kind in sorted(self._seen.created.items()) if kind == machine)]
+        return [partition for partition in known if partition not in self._seen.doomed]
+
     async def _done(self, clients: Sequence[tuple[Stops, Process]]) -> None:
         while any(process.alive for _, process in clients):  # noqa: ASYNC110 - the dead wake nobody
             await asyncio.sleep(0.1)
@@ -210,14 +241,25 @@ class Ending:
             if any(h.node is None for h in hosts):
                 continue
             backends = [h.node.pipeline for h in hosts if h.node is not None]
-            if _equal(backends) and len(self._oracle.electorate.may_count(hosts)) == 1:
+            if _equal(backends) and len(self._oracle.electorate.may_count(hosts)) == 1 and self._all_vote(hosts):
                 return
+
+    def _all_vote(self, hosts: Sequence[Host]) -> bool:
+        """Nobody rejoins, joins, or lacks something that others have: but for those whose files are damaged yet."""
+        joining = set(self._oracle.electorate.newest.joining)
+        whole = [(host.name, host.node) for host in hosts if host.name not in self._rotten]
+        return all(node is not None and name not in joining and _may_vote(node.pipeline) for name, node in whole)
 
 
 def _grown(said: Configuration) -> Configuration:
     """A leader makes voters of those that join when they have caught up: at any moment, and asked by nobody."""
     seats = [seat._replace(role=Role.VOTER) if seat.role is Role.JOINING else seat for seat in said.seats]
     return replace(said, seats=tuple(seats))
+
+
+def _without(said: Configuration, node: str | None) -> Configuration:
+    """A leader may have been asked to remove it, and be about to."""
+    return replace(said, seats=tuple(seat for seat in said.seats if seat.node != node))
 
 
 def _equal(backends: Sequence[Backend]) -> bool:
@@ -229,6 +271,12 @@ def _equal(backends: Sequence[Backend]) -> bool:
         and all(m.applied_global_index in commits for m in b.watermarks.all())
         for b in backends
     )
+
+
+def _may_vote(backend: Backend) -> bool:
+    """Or would, if it had a seat that says so."""
+    raft = backend.raft
+    return raft.members.log.rejoining is None and raft.engine.may_lead and not raft.repair.blocked
 
 
 def _standing(host: Host) -> str:
@@ -246,5 +294,5 @@ def _standing(host: Host) -> str:
         f"{'' if engine.may_lead else ' no vote'}{'' if backend.recovered() else ' recovering'}"
         f"{'' if released(backend) else f' holds {backend.lagging.held}'}"
         f"{'' if engine.votes else f' ({raft.members.roster.standing})'}"
-        f"{'' if raft.members.log.rejoining is None else ' rejoining'} [{marks}]"
+        f"{'' if raft.members.log.rejoining is None else ' rejoining'} [{marks}] {chores_standing(backend)}"
     )

@@ -77,6 +77,8 @@ class Operator:
         self._moves = parameters.moves
         self._to: str | None = None
         """The node that is asked next, by its address; None: any."""
+        self.removing: str | None = None
+        """Whose removal is asked for: where the run's end comes first, nobody knows whether it will be proposed."""
         self.done: Counter[str] = Counter()
 
     async def play(self) -> None:
@@ -175,7 +177,7 @@ class Operator:
                 leader = self._leader()
                 self._strike("confide", host, after=0.0)
                 self._to = None if leader is None else leader.member.client_address
-            await self._ask("remove", lambda client: client.remove_member(name))
+            await self._ask_to_remove(name)
         finally:
             host.may_run = may_run  # if the run's end comes first, it is a voter still
         if name in self._nemesis.victims:
@@ -188,6 +190,11 @@ class Operator:
         if fate != "runs on" or self._rng.random() < 0.5:
             self._seen.addresses.pop(host.member.client_address, None)
             host.retire()
+
+    async def _ask_to_remove(self, name: str) -> None:
+        self.removing = name
+        await self._ask("remove", lambda client: client.remove_member(name))
+        self.removing = None
 
     async def _move(self, host: Host) -> None:
         """To other addresses: the cluster is told before its node starts there, or afterwards."""
@@ -227,7 +234,7 @@ class Operator:
         self._seen.addresses.pop(host.member.client_address, None)
         self.done["lost disks"] += 1
         await self._something(None)
-        await self._ask("remove", lambda client: client.remove_member(name))
+        await self._ask_to_remove(name)
         host.retire()
         await self._something(None)
         await self._add(victim=True)

@@ -61,7 +61,13 @@ class Nemesis(DiskFaults):
         self.rotten: set[str] = set()
         """Of them, those whose present partition logs may be damaged: on another disk nothing is."""
         self.forgetful: set[str] = set()
-        """Hosts whose journal was: they may not know what they have promised."""
+        """Hosts whose journal was: they may not know what they have promised,"""
+        self.may_forget: set[str] = set()
+        """and those of them that have not begun anew since."""
+        self.states_rotten: set[str] = set()
+        """Hosts with values that were damaged in what they have saved of states, and may be yet."""
+        self.states_struck: Counter[tuple[str, int]] = Counter()
+        """How often that was, by host and partition."""
         self.disk_lost: Callable[[Host], None] = lambda _: None
         """Told when a host has another disk, an empty one."""
         self.victims = [hosts[k].name for k in sorted(parameters.victims)]

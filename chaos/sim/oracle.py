@@ -88,6 +88,7 @@ class Oracle:
         self._receipts = ReceiptWatch(self._ends, self._chosen, fail)
         self.retention = RetentionWatch(self.ends, self._batches, fail)
         self.beginnings = Beginnings(hosts)
+        self.retention.voids = self.voids
         self.elections = 0
         self.checks = 0
 
@@ -246,7 +247,7 @@ class Oracle:
 
     def barrier_reached(self, waited: Waited) -> None:
         """BarrierSound: whoever was told so finds it true on the nodes that it was said of."""
-        wrong = Waits(self._hosts, self._ends, [at for at, _ in self._sets]).check(waited)
+        wrong = Waits(self._hosts, self._ends, self.witness.damaged).check(waited)
         if wrong:
             self._fail("BarrierSound", wrong)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from chaos.sim.host import Host
 from dispatcher.pipeline.backend import Backend
+from logboom.settings import SnapshotSettings
 from logboom.types import PartitionId
 from partitions.log.log import PartitionLog
+from ports.clock import Clock
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import ParentState
 
@@ -21,7 +21,7 @@ Fail = Callable[[str, str], None]
 
 
 class RetentionWatch:
-    """``fail(invariant, story)`` ends the run. Says nothing where clocks of leaders were at odds."""
+    """``fail(invariant, story)`` ends the run."""
 
     def __init__(
         self,
@@ -36,6 +36,8 @@ class RetentionWatch:
         self._times: dict[bytes, int] = {}
         """By digest: when a batch was made, by the clock of who led."""
         self.looked = 0
+        self.voids: Collection[tuple[int, int]] = ()
+        """Partition and last index of what was declared void: how old that is says nothing."""
         self.rotten: Collection[str] = ()
         """Hosts whose files were damaged behind their back: how old a record is that cannot be read nobody knows."""
 
@@ -45,7 +47,7 @@ class RetentionWatch:
 
     def started(self, host: Host, backend: Backend) -> None:
         """From now on what is made and removed there is looked at."""
-        raft, compaction = backend.raft, backend.snapshots.compaction
+        raft, compaction, aged = backend.raft, backend.snapshots.compaction, dict[PartitionId, Aged]()
         propose, remove = raft.propose, compaction._remove  # noqa: SLF001 - an observer
 
         def proposed(routes: Sequence[Route], *, payload_bytes: int) -> None:
@@ -53,11 +55,12 @@ class RetentionWatch:
             propose(routes, payload_bytes=payload_bytes)
 
         async def removed(parent: ParentState, partition: PartitionId, through: int) -> None:
-            store, since = backend.logs[partition], backend.clock.wall_ms()
+            store, looked = backend.logs[partition], _Clocks(backend.clock)
             before, open_before = store.first_available_index, _open(store)
             await remove(parent, partition, through)
             if backend.partitioning.kind(partition).state_machine == "log":
-                self._check(host, backend, store, before, since, through, open_before)
+                known = aged.setdefault(partition, Aged())
+                self._check(host, backend.settings.snapshot, store, before, looked, through, open_before, known)
 
         raft.propose = proposed  # type: ignore[method-assign]
         compaction._remove = removed  # type: ignore[assignment, method-assign]  # noqa: SLF001 - an observer
@@ -65,33 +68,105 @@ class RetentionWatch:
     def _check(
         self,
         host: Host,
-        backend: Backend,
+        settings: SnapshotSettings,
         store: PartitionLog,
         before: int,
-        since: int,
+        looked: _Clocks,
         through: int,
         open_before: Callable[[int], bool],
+        aged: Aged,
     ) -> None:
-        settings, partition = backend.settings.snapshot, int(store.partition_id)
-        rows = [(self._times.get(self._batches[partition, last][1]), last) for _, last in self._ends(partition)]
-        times = [at for at, _ in rows if at is not None]
-        if not settings.retain_log_ms or len(times) != len(rows) or any(a > b for a, b in pairwise(times)):
+        partition = int(store.partition_id)
+        if not settings.retain_log_ms and not settings.retain_log_bytes:
             return
         self.looked += 1
-        story = f"{host.name}: partition {partition} begins at {store.first_available_index}"
-
-        def older(now: int) -> int:
-            """The last index that has been kept for long enough."""
-            count = bisect_left(times, now - settings.retain_log_ms)
-            return rows[count - 1][1] if count else 0
-
-        first, young = store.first_available_index, older(backend.clock.wall_ms() + LATE_MS)
-        if first > max(before, young + 1) and not settings.retain_log_bytes:
-            self._fail("RecordsKept", f"{story}; up to {young} is {settings.retain_log_ms} ms old")
-        old = min(older(since - LATE_MS), through)
+        first, keep_ms = store.first_available_index, settings.retain_log_ms
+        story = f"{host.name}: partition {partition} begins at {first}"
+        young = old = 0
+        if keep_ms:
+            rows = [row for row in self._rows(partition) if row.last <= through]
+            earliest, latest = looked.shown()
+            young = aged.at_most(rows, earliest, latest + LATE_MS, keep_ms)
+            old = at_least(rows, earliest - LATE_MS, latest, keep_ms)
+        held = _held(store, through)
+        if first > max(before, young + 1) and not held >= settings.retain_log_bytes > 0:
+            story = f"{story}, no longer at {before}; up to {young} is {keep_ms} ms old"
+            self._fail("RecordsKept", f"{story}, and {held} bytes stay")
         oldest = _oldest(store, open_before)
         if oldest and oldest <= old and host.name not in self.rotten and not _is_read(store, oldest):
             self._fail("OutdatedRemoved", f"{story}; its first segment ends at {oldest}, up to {old} nothing stays")
+
+    def _rows(self, partition: int) -> list[Row]:
+        """Of its log: when each batch was made, if that is known, and where it ends."""
+        ends = [last for _, last in self._ends(partition)]
+        times = [self._times.get(self._batches[partition, last][1]) for last in ends]
+        void = [(partition, last) in self.voids for last in ends]
+        return list(map(Row, times, ends, void))
+
+
+class Row(NamedTuple):
+    """A batch."""
+
+    made_ms: int | None
+    """By the clock of who led, or a moment later; None: nobody knows."""
+    last: int
+    void: bool
+
+
+class Aged:
+    """How far a log is old, as somebody finds who walks along it: clocks of leaders, and his own, may be at odds.
+
+    He goes by what is old, stops at what is not, and steps over what is still to come: nobody knows of that. What he
+    has found he keeps in mind as long as his clock goes on.
+    """
+
+    def __init__(self) -> None:
+        self._found = -1 << 62, 0
+        """What was made before then is old, and up to where that went."""
+
+    def at_most(self, rows: Sequence[Row], earliest: int, latest: int, keep_ms: int) -> int:
+        """No record behind this index has been kept for long enough, by a clock that shows something in between."""
+        before, known = latest - keep_ms, self._found
+        found = known[1] if before >= known[0] else 0
+        for row in rows:
+            if row.last <= found or (row.made_ms is not None and row.made_ms > earliest):
+                continue
+            if row.made_ms is not None and row.made_ms - LATE_MS >= before and not row.void:
+                break
+            found = row.last
+        self._found = before, found
+        return found
+
+
+def at_least(rows: Sequence[Row], earliest: int, latest: int, keep_ms: int) -> int:
+    """All records up to this index have."""
+    found = 0
+    for row in rows:
+        if row.made_ms is None or earliest - keep_ms <= row.made_ms <= latest + LATE_MS:
+            break
+        if row.made_ms < earliest and not row.void:
+            found = row.last
+    return found
+
+
+class _Clocks:
+    """What the clock of a node has shown since then, if it was set at most once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall_ms, self._monotonic = clock.wall_ms(), clock.monotonic()
+
+    def shown(self) -> tuple[int, int]:
+        """The earliest and the latest time."""
+        passed, now = int((self._clock.monotonic() - self._monotonic) * 1000), self._clock.wall_ms()
+        return min(self._wall_ms, now - passed), max(now, self._wall_ms + passed)
+
+
+def _held(store: PartitionLog, through: int) -> int:
+    """Bytes of the batches up to there that are left."""
+    inside: Any = store
+    committed = inside._committed  # noqa: SLF001 - an observer
+    return int(committed.nbytes(committed.columns.start, committed.columns.through(through)))
 
 
 def _open(store: PartitionLog) -> Callable[[int], bool]:

@@ -153,6 +153,8 @@ class Simulation(SecondHistory):
         self.oracle.witness.damaged = self.nemesis.damaged
         self.oracle.witness.rotten = self.oracle.retention.rotten = self.nemesis.rotten
         self.oracle.witness.forgetful = self.nemesis.forgetful
+        self.oracle.witness.may_forget = self.nemesis.may_forget
+        self.oracle.rotten = self.nemesis.states_rotten
         self.seen.parameters, self.seen.voids = parameters, self.oracle.voids
         self.seen.begins, self.seen.committed = self.oracle.beginnings.of, self.oracle.newest
         self.seen.rotten = lambda: bool(self.nemesis.rotten or self.oracle.rotten)
@@ -173,6 +175,7 @@ class Simulation(SecondHistory):
             damaged=self.nemesis.damaged,
             forgetful=self.nemesis.forgetful,
             rotten=self.nemesis.rotten,
+            removing=lambda: None if self._operator is None else self._operator.removing,
             note=timeline.note,
             fail=self.fail,
         )
@@ -389,7 +392,7 @@ class Simulation(SecondHistory):
             self.hosts,
             seen=self.seen,
             oracle=self.oracle,
-            rotten=self.nemesis.rotten,
+            rotten=self.nemesis.rotten | self.oracle.rotten,
             report=self._report,
         ).check()
 

@@ -178,11 +178,13 @@ def in_vain(error: BarrierTimeout, targets: Mapping[int, int], needed: int) -> s
 class Waits:
     """Whether a barrier that was reached is true, on the nodes themselves."""
 
-    def __init__(self, hosts: Sequence[Host], ends: Mapping[int, list[tuple[int, int]]], sets: Collection[int]) -> None:
-        """``ends``: global and last index of each partition's batches; ``sets``: global indices of snapshots."""
+    def __init__(
+        self, hosts: Sequence[Host], ends: Mapping[int, list[tuple[int, int]]], damaged: Collection[str]
+    ) -> None:
+        """``ends``: global and last index of each partition's batches; ``damaged``: who may have another disk."""
         self._hosts = hosts
         self._ends = ends
-        self._sets = sets
+        self._damaged = damaged
 
     def check(self, waited: Waited) -> str:
         """What is wrong with it; empty: nothing. Who is down or recovers is believed: watermarks tell of him."""
@@ -218,7 +220,7 @@ class Waits:
         backend, partition_id = node.pipeline, PartitionId(partition)
         if level is Level.SNAPSHOTTED:
             newest = backend.snapshots.store.newest
-            return max([*self._sets, newest.global_index if newest is not None else 0]) >= target
+            return name in self._damaged or (0 if newest is None else newest.global_index) >= target
         if backend.parent.global_index < target:
             return False
         if level is Level.ORDERED or backend.rebuilding.fenced(partition_id):

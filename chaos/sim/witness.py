@@ -55,6 +55,7 @@ class Witness:
         """and those whose present ones are damaged, and may be yet."""
         self.forgetful: set[str] = set()
         """Hosts whose journal was."""
+        self.may_forget: set[str] = set()  # those of them that have not said so since: each may once
         self._lost: dict[str, list[Any]] = {}
         """Journals that were set aside: what they had acknowledged counted then."""
         self._tokens: dict[str, bytes] = {}
@@ -119,12 +120,13 @@ class Witness:
         return len(self._lost.get(host.name, ()))
 
     def _has_forgotten(self, host: Host, backend: Backend) -> bool:
-        """It says so for the first time since its journal was damaged."""
+        """It says so for the first time since its journal was damaged, and does not do so again."""
         rejoining = backend.raft.members.log.rejoining
         if rejoining is None or self._tokens.get(host.name) == rejoining.token:
             return False
-        if host.name not in self.forgetful:
+        if host.name not in self.may_forget:
             self._fail("AcknowledgedKept", f"{host.name} has set a journal aside that was whole")
+        self.may_forget.discard(host.name)
         self._tokens[host.name] = rejoining.token
         return True
 

@@ -240,4 +240,24 @@ MUTANTS: Final = (
         ),
         needs="partitions_change",
     ),
+    Mutant(
+        "joins-for-ever",
+        "Who joins, or joins anew, is never made a voter.",
+        ("Liveness",),
+        (Edit("raftlog.members.changes:Changes.tick", "if now - since >= CAUGHT_UP_S and", "if False and"),),
+        needs="rot_journal",
+    ),
+    Mutant(
+        "aside-at-every-start",
+        "A node that has set a journal aside once does so at every start from then on (AcknowledgedKept).",
+        ("AcknowledgedKept",),
+        (
+            Edit(
+                "server.directory.rejoin:open_journal",
+                "if own is not None and of.said() not in (None, own, token):",
+                'if token is None and disk.exists(directory.parent / f"{ASIDE}1"):',
+            ),
+        ),
+        needs="rot_journal",
+    ),
 )

@@ -145,6 +145,19 @@ MUTANTS: Final = (
         needs="waits",
     ),
     Mutant(
+        "snapshotted-elsewhere",
+        "A barrier until snapshots of several nodes have it is answered once that of one has (BarrierSound).",
+        ("BarrierSound",),
+        (
+            Edit(
+                "dispatcher.barriers.frontiers:Frontiers.frontier",
+                "held[len(nodes) // 2 if scope is Scope.QUORUM else -1]",
+                "held[0 if level is Level.SNAPSHOTTED else len(nodes) // 2 if scope is Scope.QUORUM else -1]",
+            ),
+        ),
+        needs="waits cuts_often",
+    ),
+    Mutant(
         "all-is-most",
         "A barrier over all members is answered once a majority is there (BarrierSound).",
         ("BarrierSound",),

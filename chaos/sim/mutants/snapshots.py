@@ -81,6 +81,19 @@ MUTANTS: Final = (
         needs="outdates",
     ),
     Mutant(
+        "old-behind-young",
+        "Records in front of older ones count as old, too: a clock was set back meanwhile (RecordsKept).",
+        ("RecordsKept",),
+        (
+            Edit(
+                "partitions.log.chunks:ChunkReader.behind_older",
+                "if timestamp_ms <= found_ms <= now_ms:",
+                "if False:",
+            ),
+        ),
+        needs="outdates clock_jump",
+    ),
+    Mutant(
         "newest-kept",
         "The newest segment of a log that nobody writes to stays, however old it is (OutdatedRemoved).",
         ("OutdatedRemoved",),
@@ -173,5 +186,12 @@ MUTANTS: Final = (
                 "True",
             ),
         ),
+    ),
+    Mutant(
+        "cut-waits-for-what-is-gone",
+        "A set goes on waiting for the state of a partition that was destroyed meanwhile: none is ever taken there.",
+        ("Liveness",),
+        (Edit("dispatcher.pipeline.presence:Presence.ended", "self.snapshots.taking.ended(partition_id)", "pass"),),
+        needs="partitions_change lags cuts_often",
     ),
 )

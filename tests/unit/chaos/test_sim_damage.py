@@ -32,7 +32,7 @@ class Faults(DiskFaults):
     _all = ()
 
     def __init__(self, victim: Any) -> None:
-        self.damaged, self.forgetful, self.rotten = set(), set(), set()
+        self.damaged, self.forgetful, self.may_forget, self.rotten = set(), set(), set(), set()
         self.disk_lost = self._note = lambda _: None
         self.victim = victim
 

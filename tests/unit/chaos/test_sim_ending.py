@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from chaos.sim.drawing import draw
+from chaos.sim.ending import Ending
 from chaos.sim.leftovers import leftovers_unseen
 from chaos.sim.parameters import Parameters
 from chaos.sim.simulation import Simulation
 from chaos.sim.stories import Stories
 from chaos.sim.timeline import Timeline
 from logboom import Client, Put
+from logboom.types import NodeId
+from raftlog.entries.configuration import Configuration, Role, Seat
 
 CROWD = 6
 """Of these, as many as have no place stand in a line all the time."""
@@ -56,3 +61,33 @@ def test_a_quorum_serves_though_others_are_always_in_line(seed: int) -> None:
         outcome = simulation.play()
     assert outcome.failure is None
     assert served[0] > CROWD
+
+
+@pytest.mark.parametrize("removing", [None, "n1", "n2", "n3", "n4"])
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_a_quorum_is_one_too_without_whoever_may_be_about_to_be_removed(count: int, removing: str | None) -> None:
+    """A request to remove it was on its way to the leader when the operator left."""
+    names = [f"n{number}" for number in range(1, count + 1)]
+    hosts: Any = [SimpleNamespace(name=name, may_run=True, retired=False) for name in names]
+    seats = tuple(Seat(NodeId(name), f"{name}:1", f"{name}:2", Role.VOTER) for name in names)
+    oracle: Any = SimpleNamespace(
+        electorate=SimpleNamespace(may_count=lambda _: [Configuration(seats, (), 2, 5)]), rotten=set[str]()
+    )
+    nothing: dict[str, Any] = {"loop": None, "seen": None, "note": None, "fail": None}
+    ending = Ending(
+        draw(1),
+        hosts,
+        oracle=oracle,
+        damaged=set(),
+        forgetful=set(),
+        rotten=set(),
+        removing=lambda: removing,
+        **nothing,
+    )
+    for seed in range(10):
+        quorum = {host.name for host in ending._quorum(random.Random(seed))}
+        left = set(names) - {removing}
+        assert 2 * len(quorum) > count
+        assert 2 * len(quorum & left) > len(left)
+        if removing not in names:
+            assert len(quorum) == count // 2 + 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.sim.retention import RetentionWatch
+from chaos.sim.retention import Aged, RetentionWatch, Row
 from chaos.sim.waiting import in_vain
 from logboom.errors import BarrierBlocked, BarrierTimeout
 
@@ -24,11 +24,16 @@ async def found(
     written: int = 3,
     idle: bool = False,
     rotten: tuple[str, ...] = (),
+    void: tuple[int, ...] = (),
+    held: int = 0,
+    through: int = 30,
     **how: Any,
 ) -> list[str]:
-    """What is wrong with a node that keeps records for 20 s, and whose log begins here after it was compacted to 30.
+    """What is wrong with a node that keeps records for 20 s, and whose log begins here after all that.
 
     ``written``: the segment that was written to when that began; then it was the third. ``idle``: nobody writes.
+    ``held``: bytes that stay. ``through``: it was compacted to. ``times``: so many seconds ago the batches
+    were made, by the clocks of those who led.
     """
     wrong = list[str]()
     digests = {(0, last): (at, b"%d" % last) for at, last in ENDS}
@@ -45,7 +50,11 @@ async def found(
         _journaled=False,
         _job=None,
         _unwritten=SimpleNamespace(queued=False),
-        _committed=SimpleNamespace(newest_in=lambda segment: 10 * segment + 10),
+        _committed=SimpleNamespace(
+            newest_in=lambda segment: 10 * segment + 10,
+            columns=SimpleNamespace(start=0, through=lambda _: 3),
+            nbytes=lambda *_: held,
+        ),
         _leases=SimpleNamespace(_leases=leases),
     )
 
@@ -56,19 +65,19 @@ async def found(
     backend: Any = SimpleNamespace(
         raft=SimpleNamespace(propose=lambda routes, payload_bytes: None),
         snapshots=SimpleNamespace(compaction=compaction),
-        clock=SimpleNamespace(wall_ms=lambda: NOW_MS),
+        clock=SimpleNamespace(wall_ms=lambda: NOW_MS, monotonic=lambda: 1.0),
         logs={0: store},
         partitioning=SimpleNamespace(kind=lambda _: SimpleNamespace(state_machine="log")),
         settings=SimpleNamespace(snapshot=SimpleNamespace(**{"retain_log_ms": 20_000, "retain_log_bytes": 0} | how)),
     )
     watch = RetentionWatch(lambda _: ENDS, digests, lambda invariant, _: wrong.append(invariant))
-    watch.rotten = rotten
+    watch.rotten, watch.voids = rotten, {(0, last) for last in void}
     watch.started(SimpleNamespace(name="n1"), backend)  # type: ignore[arg-type]
     for (_, last), ago in zip(ENDS, times, strict=True):
         backend.clock.wall_ms = lambda ago=ago: NOW_MS - 1000 * ago
         backend.raft.propose([SimpleNamespace(digest=b"%d" % last)], payload_bytes=1)
     backend.clock.wall_ms = lambda: NOW_MS
-    await compaction._remove(None, 0, 30)
+    await compaction._remove(None, 0, through)
     return wrong
 
 
@@ -79,11 +88,51 @@ async def test_what_is_old_goes_and_nothing_else() -> None:
     assert await found(31) == ["RecordsKept"]
 
 
+async def test_what_is_kept_for_its_bytes_stays_until_there_are_more() -> None:
+    assert await found(11, retain_log_ms=0, retain_log_bytes=100, held=100) == []
+    assert await found(11, retain_log_ms=0, retain_log_bytes=100, held=99) == ["RecordsKept"]
+    assert await found(31, retain_log_bytes=100, held=99) == ["RecordsKept"]
+    assert await found(21, retain_log_bytes=100, held=99) == []  # by age
+    assert await found(21, retain_log_ms=0, retain_log_bytes=0) == []  # afterwards somebody looks
+
+
+async def test_where_clocks_were_at_odds_what_is_behind_something_young_stays() -> None:
+    assert await found(11, times=(50, 10, 30)) == []
+    assert await found(31, times=(50, 10, 30)) == ["RecordsKept"]
+    assert await found(1, times=(50, 10, 30)) == ["OutdatedRemoved"]
+    assert await found(31, times=(50, 30, 40)) == []
+    assert await found(21, times=(50, 30, 40), written=3) == ["OutdatedRemoved"]
+
+
+async def test_what_is_still_to_come_says_nothing_either_way() -> None:
+    assert await found(31, times=(50, -3600, 30)) == []
+    assert await found(11, times=(50, -3600, 30)) == ["OutdatedRemoved"]
+    assert await found(31, times=(50, 30, -3600)) == ["RecordsKept"]
+    assert await found(31, times=(50, -3600, 10)) == ["RecordsKept"]
+    assert await found(1, times=(-3600, -3600, 30), through=20) == []
+    assert await found(1, times=(-3600, -3600, 30)) == ["OutdatedRemoved"]
+
+
+async def test_nor_does_what_is_void() -> None:
+    assert await found(21, void=(20,)) == []
+    assert await found(11, void=(20,)) == []
+    assert await found(11, times=(50, 30, 30), void=(20,)) == ["OutdatedRemoved"]
+
+
+def test_whoever_has_found_something_old_keeps_that_in_mind_while_his_clock_goes_on() -> None:
+    """What was still to come then is young later, in front of what is old."""
+    rows = [Row(1_000, 10, void=False), Row(9_000, 20, void=False), Row(2_000, 30, void=False)]
+    aged = Aged()
+    assert aged.at_most(rows, 8_000, 8_000, 5_000) == 30
+    assert aged.at_most(rows, 9_500, 9_500, 5_000) == 30
+    assert Aged().at_most(rows, 9_500, 9_500, 5_000) == 10
+    assert aged.at_most(rows, 9_400, 9_400, 5_000) == 10
+
+
 async def test_what_may_be() -> None:
     assert await found(11, lease=11) == []
-    assert await found(31, retain_log_bytes=1) == []
+    assert await found(31, retain_log_bytes=1, held=1) == []
     assert await found(1, retain_log_ms=0) == []
-    assert await found(1, times=(50, 30, 40)) == []  # clocks at odds
     assert await found(11, written=1) == []  # full since what goes was chosen
     assert await found(11, written=1, idle=True) == ["OutdatedRemoved"]  # that could have been chosen, too
     assert await found(11, rotten=("n1", "n2")) == []  # how old what is rotten is nobody knows

@@ -85,3 +85,22 @@ def test_who_misses_it_again_or_has_lost_its_disk_need_not_have_it(lost: bool) -
         world.witness._holes.conceded("n1", ROUTE)
     world.found = False
     assert world.starts() == []
+
+
+def test_a_journal_that_was_damaged_is_set_aside_once() -> None:
+    world, backend = World(), SimpleNamespace(raft=SimpleNamespace(members=SimpleNamespace(log=SimpleNamespace())))
+    log = backend.raft.members.log
+
+    def forgets(token: bytes | None) -> tuple[bool, list[str]]:
+        log.rejoining = None if token is None else SimpleNamespace(token=token)
+        world.broken.clear()
+        return world.witness._has_forgotten(world.host, backend), world.broken  # type: ignore[arg-type]
+
+    world.witness.forgetful.add("n1")
+    world.witness.may_forget.add("n1")
+    assert forgets(b"first") == (True, [])
+    assert forgets(b"first") == (False, [])  # it has not been taken back yet
+    assert forgets(None) == (False, [])
+    assert forgets(b"second") == (True, ["AcknowledgedKept"])
+    world.witness.may_forget.add("n1")
+    assert forgets(b"third") == (True, [])
