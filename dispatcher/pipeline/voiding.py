@@ -120,6 +120,8 @@ class Voiding:
     def stuck(self) -> str | None:
         """Why this node needs a snapshot: others have applied what is void, and it has not."""
         for partition_id, void in self._awaiting.items():
+            if self._pipeline.parent.lifecycle.is_gone(partition_id):
+                continue  # before it was ever open
             return (
                 f"partition {partition_id}: others had applied the batch that ends at {void.last_index}, which is void"
             )
