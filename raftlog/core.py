@@ -85,6 +85,9 @@ class RaftLog:
             offload=offload,
             advanced=self._advanced,
             damaged=self.damaged,
+            bytes_max=settings.unsynced_bytes_max,
+            acknowledged=lambda peer: self.engine.acknowledged_by(peer),  # noqa: PLW0108 - made below
+            mends=lambda peer: self.needs.mends(peer),  # noqa: PLW0108 - made below
         )
         self.engine = Engine(
             membership=membership,
@@ -375,6 +378,8 @@ class RaftLog:
         elif frame.kind is Kind.ERROR:
             self.members.roster.refused(peer, frame)
         elif frame.kind in (Kind.FETCH, Kind.FETCHED):
+            if frame.kind is Kind.FETCH:
+                self.needs.fetched(peer)
             self.repair.on_frame(peer, frame)
         else:
             self.events.peer_frame(peer, frame)

@@ -250,7 +250,7 @@ class Node:
             lineage=self.data_dir.lineage,
             peers=lambda: raft.engine.peers,
             store=self.sets,
-            log_of=pipeline.partitioning.log_of,
+            log_of=pipeline.partitioning.opening.log_of,
             payloads=pipeline.payloads,
             links=raft.links,
             clock=self.clock,

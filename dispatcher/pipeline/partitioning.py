@@ -1,9 +1,9 @@
 """Partitions that come and go while the node runs (docs/decisions/0017-partition-lifecycle.md).
 
 The leader proposes; every node does what is handed up, in the parent log's order. A created partition is opened
-off the loop: its first batch cannot be handed up before, since none is taken for held until then. A destroyed
-one ends at once for everybody who waits; its log stays, for followers that have not come so far, until the
-journal begins behind the destruction.
+off the loop: its first batch cannot be handed up before its log is, since none is taken for held until then. A
+destroyed one ends at once for everybody who waits; its log stays, for followers that have not come so far, until
+the journal begins behind the destruction.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from dispatcher.pipeline.capacity import Capacity
+from dispatcher.pipeline.opening import OPEN_AGAIN_S, Opening
 from dispatcher.pipeline.rooms import Opened, Rooms
 from dispatcher.pipeline.surroundings import Surroundings
 from dispatcher.pipeline.trials import Trials
@@ -46,8 +47,6 @@ log = structlog.get_logger(__name__)
 
 WAITERS_MAX: Final = 1024
 POLL_S: Final = 0.01
-OPEN_AGAIN_S: Final = 1.0
-"""Before it is looked again whether there are files for what is to be opened."""
 
 Done = Callable[[PartitionId | LogboomError], None]
 
@@ -59,17 +58,14 @@ class Partitioning:
         self._pipeline = pipeline
         self._rooms = rooms
         self._begun = pipeline.cluster.partitions
-        self._opening: set[PartitionId] = set()
-        self._unopened: dict[PartitionId, str] = {}
-        """Of those: what waits for files, and why."""
+        self.opening = Opening(pipeline, rooms, opened=self._opened)
+        """What is created and not open here yet."""
         self.capacity = Capacity(
             links=lambda: pipeline.raft.links,
             room=rooms.room,
-            living=lambda: len(pipeline.workers) + len(self._opening),
+            living=lambda: len(pipeline.workers) + len(self.opening),
         )
         """How many the others can hold."""
-        self._opening_log: dict[PartitionId, Kind | None] = {}
-        """Its log alone, for a snapshot; with what it is, if it is created meanwhile."""
         self._proposed: dict[PartitionId, Change] = {}
         """By this leader, and not handed up yet: what is created, and what is destroyed."""
         self._ahead: Lifecycle | None = None
@@ -80,7 +76,6 @@ class Partitioning:
         self._uses: Counter[int] = Counter()
         """By a machine's id."""
         self._closing: dict[PartitionId, asyncio.Task[None]] = {}
-        self._closed = False
 
     # -- what there is
 
@@ -102,7 +97,7 @@ class Partitioning:
         if self.lifecycle.is_gone(partition_id):
             return destroyed(partition_id)
         if self.lifecycle.lives(PartitionId(partition_id), self._begun):
-            why = self._unopened.get(PartitionId(partition_id))
+            why = self.opening.why(PartitionId(partition_id))
             if why is not None:
                 return Unavailable(f"partition {partition_id} is not open here yet: {why}", retry_after=OPEN_AGAIN_S)
             return Unavailable(f"partition {partition_id} is being opened; try again", retry_after=0.02)
@@ -114,6 +109,12 @@ class Partitioning:
             partition_id=PartitionId(partition_id),
             partitions=count,
         )
+
+    def check_all(self) -> None:
+        """Raises what ``missing`` says where something is committed of a partition that cannot be shown yet."""
+        passed_over = self.opening.passed_over()
+        if passed_over is not None:
+            raise self.missing(passed_over)
 
     def check_writable(self, partition_id: PartitionId) -> None:
         """Leader only. Raises what ``missing`` says, or PartitionFrozen for one that is about to be destroyed."""
@@ -164,7 +165,7 @@ class Partitioning:
         known = self.lifecycle.with_token(token) if not asked else asked[0]
         if known is None:
             created = [p for p, change in self._proposed.items() if change.kind is not None]
-            more = 1 + len(created) + len(self._opening)
+            more = 1 + len(created) + len(self.opening)
             self._rooms.check_room(more)
             self.capacity.check(self._pipeline.members.ids, len(self._pipeline.workers) + more)
             known = PartitionId(max([self.lifecycle.next_id, self._begun, *(p + 1 for p in created)]))
@@ -276,7 +277,7 @@ class Partitioning:
             self._answer(partition_id, partition_id)  # opened at the start, since the journal has batches of it
         else:
             log.info("partition_created", partition=partition_id, **change.kind._asdict())
-            self._open(partition_id, change.kind)
+            self.opening.open(partition_id, change.kind)
 
     def check_begun(self) -> bool:
         """The log says what the cluster began with: it must be what the settings say, or this node ends."""
@@ -293,53 +294,15 @@ class Partitioning:
         """
         raft = self._pipeline.raft
         for partition_id in partitions:
-            if partition_id in self._rooms.logs or partition_id in self._opening or self.is_gone(partition_id):
+            if partition_id in self._rooms.logs or partition_id in self.opening or self.is_gone(partition_id):
                 continue
             for command, index, _ in raft.journal.after(raft.engine.applied_index):
                 fields = unpack_control(command) if index <= through else None
                 change = Change.parse(fields) if fields is not None and fields.get("do") == CREATE else None
                 if change is not None and change.kind is not None and change.partition_id == partition_id:
-                    self._open(partition_id, change.kind)
+                    self.opening.open(partition_id, change.kind)
 
-    def _open(self, partition_id: PartitionId, kind: Kind) -> None:
-        if partition_id in self._opening:
-            return
-        if partition_id in self._opening_log:
-            self._opening_log[partition_id] = kind  # in this log, once it is open: there are no two of it
-            return
-        self._opening.add(partition_id)
-        self._open_once_it_can(partition_id, kind)
-
-    def _open_once_it_can(self, partition_id: PartitionId, kind: Kind) -> None:
-        """Without files for it this node waits, and lags; whoever has none left at all ends, now and at each start."""
-        if self._closed:
-            return
-        if self.lifecycle.is_gone(partition_id):
-            self._opening.discard(partition_id)
-            self._unopened.pop(partition_id, None)
-            return
-        before = self._unopened.pop(partition_id, None)
-        why = self._rooms.waits_for_files(len(self._opening) - len(self._unopened))
-        if why is None:
-            if before is not None:
-                log.info("partition_opens", partition=partition_id)
-            job = partial(self._rooms.open, partition_id, kind)
-            self._rooms.offload(kind.state_machine).submit(job, partial(self._opened, partition_id))
-            return
-        self._unopened[partition_id] = why
-        if before is None:
-            log.error("partition_waits_for_files", partition=partition_id, reason=why)
-        asyncio.get_running_loop().call_later(OPEN_AGAIN_S, self._open_once_it_can, partition_id, kind)
-
-    def _opened(self, partition_id: PartitionId, opened: Opened | None, error: BaseException | None) -> None:
-        self._opening.discard(partition_id)
-        if opened is None:
-            self._pipeline.raft.fatal(error or RuntimeError("opening a partition failed"))
-            return
-        self._rooms.logs[partition_id] = opened.log
-        self._rooms.machines[partition_id] = opened.machine
-        if self._closed:
-            return
+    def _opened(self, partition_id: PartitionId, opened: Opened) -> None:
         self._pipeline.opened(partition_id)
         if opened.lacks is not None:
             self._pipeline.rebuilding.lacking(partition_id, opened.lacks)
@@ -374,45 +337,13 @@ class Partitioning:
             log.exception("not_closed", partition=partition_id, error=repr(error))
         del self._rooms.ending[partition_id]
 
-    # -- logs that others need
-
-    async def log_of(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
-        """Of a partition that a snapshot has, and this node perhaps not yet."""
-        while partition_id in self._opening or partition_id in self._opening_log:
-            await wait(POLL_S)
-        if partition_id not in self._rooms.logs:
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._opening_log[partition_id] = None
-            # What an earlier process has left there is read, written again and synced.
-            job = partial(self._rooms.open_log, partition_id, kind)
-            self._pipeline.offload.submit(job, partial(self._log_opened, partition_id, ended))
-            await ended
-        return self._rooms.logs[partition_id]
-
-    def _log_opened(
-        self,
-        partition_id: PartitionId,
-        ended: asyncio.Future[None],
-        store: PartitionLog | None,
-        error: BaseException | None,
-    ) -> None:
-        created = self._opening_log.pop(partition_id)
-        if store is not None:
-            self._rooms.logs[partition_id] = store
-        if created is not None and not self._closed:
-            self._open(partition_id, created)
-        if ended.done():
-            return  # nobody waits any more
-        if error is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(error)
+    # -- the end
 
     async def forget(self, base: Lifecycle) -> None:
         """The journal begins there: what was destroyed by then nobody asks for any more. An OSError is final."""
         for partition_id in [p for p in self._rooms.logs if base.is_gone(p)]:
             used = partition_id in self._rooms.ending or self._pipeline.rebuilding.works_on(partition_id)
-            if used or partition_id in self._opening:
+            if used or partition_id in self.opening:
                 continue  # the next compaction, or the next start, removes it
             store = self._rooms.logs.pop(partition_id)
             try:
@@ -434,7 +365,7 @@ class Partitioning:
 
     async def close(self) -> None:
         """What is open stays open, for whoever closes the files."""
-        self._closed = True
+        self.opening.close()
         self.lost_leadership()
         tasks = list(self._closing.values())
         for task in tasks:

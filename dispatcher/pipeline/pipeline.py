@@ -418,6 +418,8 @@ class Pipeline(Presence):
             self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
             for callback in tuple(self._commit_callbacks.get(partition_id, {}).values()):  # some take themselves off it
                 callback()
+        unopened = (touched - moved) & self.logs.keys()
+        self._unsynced -= {p for p in unopened if self.logs[p].undurable_from is None}
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)
         self.barriers.committed(self.parent.global_index)

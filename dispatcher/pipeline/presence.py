@@ -158,7 +158,7 @@ class Presence(ABC):
         """Its state has what is applied up to here, saved to stay; None: nobody can say now."""
         worker = self.workers.get(partition_id)
         if worker is None:
-            return False
+            return None if self.partitioning.opening.may_have_state(partition_id) else False
         return None if self.rebuilding.fenced(partition_id) else worker.secured(last_index)
 
     def _covered(self, partition_id: PartitionId, last_index: int) -> bool:

@@ -18,9 +18,8 @@ Progressed = Callable[[Sequence[AppliedBatch]], None]
 
 
 class Opened(NamedTuple):
-    """A partition whose files are open."""
+    """A partition's machine."""
 
-    log: PartitionLog
     machine: Machine
     lacks: Lacks | None = None
     """Its state is of no use here, and why."""
@@ -66,7 +65,7 @@ class Rooms(Protocol):
         ...
 
     def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
-        """The same with its machine; a log that is open stays. Blocking."""
+        """The machine of one in ``logs``. Blocking; a user's may not return."""
         ...
 
     def offload(self, state_machine: str) -> Offload:

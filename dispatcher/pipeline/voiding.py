@@ -125,6 +125,8 @@ class Voiding:
     def stuck(self) -> Lacks | None:
         """Why this node needs a snapshot: others have applied what is void, and it has not."""
         for partition_id, void in self._awaiting.items():
+            if self._pipeline.parent.lifecycle.is_gone(partition_id):
+                continue  # before it was ever open
             story = f"others had applied the batch that ends at {void.last_index}, which is void"
             return Lacks(f"partition {partition_id}: {story}", GlobalLogIndex(void.global_index - 1))
         return None

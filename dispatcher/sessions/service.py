@@ -412,7 +412,7 @@ class Session:
             self.answering.get(frame, deadline)
 
     def _settled_partitions(self, header: dict[str, Any]) -> Sequence[PartitionId]:
-        partitions = self._waits.partitions(header)
+        partitions = self._waits.whole(header)
         self._waits.recovered(partitions)
         return partitions
 

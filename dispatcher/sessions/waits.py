@@ -91,6 +91,12 @@ class Waits:
             raise InvalidRequest("partitions must be a list of partition ids, or nil for all")
         return [PartitionId(p) for p in self._known(wanted)]
 
+    def whole(self, header: Mapping[str, Any]) -> list[PartitionId]:
+        """The same, where all means all: of one that is not open here yet something may be committed already."""
+        if header.get("partitions") is None:
+            self._backend.partitioning.check_all()
+        return self.partitions(header)
+
     def _known(self, wanted: list[int]) -> list[int]:
         known = self._backend.workers
         for partition in wanted:
@@ -265,7 +271,7 @@ class Waits:
         rows = header.get("targets")
         if rows is None:
             target = GlobalLogIndex(field_of(header, "global_index", int))
-            targets = tuple((p, target) for p in self.partitions(header))
+            targets = tuple((p, target) for p in self.whole(header))
         else:
             targets = self._vector(rows)
         reach = scope if scope in (Scope.QUORUM, Scope.ALL) else Scope.NODE

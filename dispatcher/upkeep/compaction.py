@@ -157,24 +157,23 @@ class Compaction:
 
     async def _compact_to(self, target: SetMeta) -> None:
         parent = ParentState.decode(target.parent)
-        for partition_id, tail in parent.tails.items():
-            await self._secure(partition_id, tail.last_index)
+        saved = {p for p, tail in parent.tails.items() if await self._secure(p, tail.last_index)}
         base = Base(target.raft_index, target.raft_term, target.parent)
         self._moving = True
         await _called(lambda done: self._raft.compact(base, lambda: done(None)))
         self._moving = False
         for partition_id, tail in parent.tails.items():
-            if partition_id in self._workers:
+            if partition_id in saved and partition_id in self._workers:
                 await self._remove(parent, partition_id, tail.last_index)
         await self._forget(parent.lifecycle)
         self._placed = {p: placed for p, placed in self._placed.items() if p in parent.tails}
 
-    async def _secure(self, partition_id: PartitionId, through_index: int) -> None:
-        """State and places up to here are on the disk, to stay."""
+    async def _secure(self, partition_id: PartitionId, through_index: int) -> bool:
+        """State and places up to here are on the disk, to stay. False: there is no state, and the log stays whole."""
         worker, store = self._workers.get(partition_id), self._logs[partition_id]
         if worker is not None and worker.is_closing:  # what it had saved may be what is damaged
             raise Unavailable(f"the state of partition {partition_id} is being made anew, or closed")
-        if worker is not None and worker.saved_index < through_index:  # else destroyed since: its log stays whole
+        if worker is not None and worker.saved_index < through_index:  # else destroyed since, or not open yet
             await self._saved(worker, partition_id)
             if worker.saved_index < through_index:
                 raise Unavailable(f"the state of partition {partition_id} is being made anew")
@@ -182,6 +181,7 @@ class Compaction:
         if placed < through_index or then < moved:
             await self._step(store.save_places(through_index))
             self._placed[partition_id] = through_index, moved
+        return worker is not None
 
     async def _saved(self, worker: ApplyWorker, partition_id: PartitionId) -> None:
         """A checkpoint of a user's machine may never return: all logs grow meanwhile, so somebody is told."""

@@ -40,6 +40,9 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Carried by the journal until the partitions' own files are synced."""
     proposals_max: int = 16_384
     """Requests proposed and not yet committed."""
+    unsynced_bytes_max: int = 64 * MIB
+    """Payload that a follower is sent beyond what it has said is synced there: one whose disk is slower than its link
+    holds so much in its memory. It gets the rest, from the leader's logs, as its disk takes it."""
     agree_after_s: int = 86_400
     """What batches that several producers share need of all nodes is used once all have known it for so long, 0: at
     once. Until then nodes can be put back to the release that they had. Where nothing was ordered yet nobody waits."""

@@ -5,6 +5,9 @@ cannot keep up, was away, or says what it lacks is *catching up*: batches are re
 the partition logs in parent-log order, as fast as the link drains, and Raft entries are sent
 only up to the cursor, so that payload always comes first; in the place of a batch that is lost
 everywhere comes the word that it is. A slow follower costs the memory of one chunk.
+
+What is with a follower and not synced there is in its memory. Once that is much, as where its disk is slower than
+its link, it gets no more until it has acknowledged some; meanwhile it counts as catching up.
 """
 
 from __future__ import annotations
@@ -29,8 +32,13 @@ from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
 log = structlog.get_logger(__name__)
 
 LIVE: Final = 1 << 62
+UNBOUNDED: Final = 1 << 62
 CHUNK_BYTES: Final = 2 * MIB
 CHUNK_ROUTES: Final = 256
+
+
+STEPS: Final = 64
+"""In so many payload under way is counted, up to what it may be at most."""
 
 
 _Out = tuple[Kind, dict[str, Any], list[Buffer]]
@@ -49,11 +57,36 @@ class _Feed:
     rest: deque[_Out] = field(default_factory=deque)
     """Read, and not on the link yet, which was full: with all of it there the cursor is at ``upto``."""
     upto: int = 0
+    sent: int = 0
+    """Bytes of payload, on the link or about to be."""
+    synced: int = 0
+    """Of them, with all that it has acknowledged: as far as anybody has looked."""
+    marks: deque[tuple[int, int]] = field(default_factory=deque)
+    """Above that: what belongs to entries up to here, and ``sent`` with that."""
 
     def move(self, cursor: int) -> None:
-        """To somewhere else: what is under way is pointless."""
+        """To somewhere else: what is under way is pointless, and what is sent behind it will be sent again."""
         self.cursor, self.reading, self.epoch = cursor, False, self.epoch + 1
         self.rest.clear()
+        marks = self.marks
+        while marks and marks[-1][0] > cursor:
+            marks.pop()
+        self.sent = marks[-1][1] if marks else self.synced
+
+    def count(self, index: int, size: int, *, step: int) -> None:
+        """So much is sent for entries up to there."""
+        self.sent += size
+        marks = self.marks
+        if marks and self.sent - (marks[-2][1] if len(marks) > 1 else self.synced) <= step:
+            marks.pop()
+        marks.append((index, self.sent))
+
+    def under_way(self, acknowledged: int) -> int:
+        """What it may have in its memory: it has acknowledged entries up to there."""
+        marks = self.marks
+        while marks and marks[0][0] <= acknowledged:
+            self.synced = marks.popleft()[1]
+        return self.sent - self.synced
 
 
 class Feeds:
@@ -69,8 +102,15 @@ class Feeds:
         offload: Offload,
         advanced: Callable[[NodeId], None],
         damaged: Callable[[DamagedPayload], None],
+        bytes_max: int = UNBOUNDED,
+        acknowledged: Callable[[NodeId], int] = lambda _: 0,
+        mends: Callable[[NodeId], bool] = lambda _: False,
     ) -> None:
-        """``advanced`` is called when more entries of a peer may be sent, ``damaged`` for what cannot be read."""
+        """``advanced`` is called when more entries of a peer may be sent, ``damaged`` for what cannot be read.
+
+        ``bytes_max``: payload that a peer may have beyond what it has ``acknowledged``; one batch, or chunk, more. Not
+        while it ``mends`` something: then it says of entries behind that nothing, synced or not.
+        """
         self._feeds = {peer: _Feed() for peer in peers}
         self._journal = journal
         self._payloads = payloads
@@ -78,6 +118,8 @@ class Feeds:
         self._offload = offload
         self._advanced = advanced
         self._damaged = damaged
+        self._bytes_max, self._step = bytes_max, bytes_max // STEPS
+        self._acknowledged, self._mends = acknowledged, mends
         self._all_live = True
         """As nearly always: then there is nobody to look for with each turn and each answer."""
 
@@ -117,6 +159,7 @@ class Feeds:
     def reset(self) -> None:
         """A new leadership: believe that everybody holds everything until told otherwise."""
         for feed in self._feeds.values():
+            feed.move(0)
             feed.move(LIVE)
         self._all_live = True
 
@@ -127,19 +170,26 @@ class Feeds:
 
     def begin(self, peer: NodeId, *, held: int) -> None:
         """Over a new link, what was under way is gone. ``held`` 1: nothing is known, so believe that it holds all."""
+        self._feeds[peer].move(0)
         self.rewind(peer, held=held if held > 1 else LIVE)
 
     def broadcast(self, term: int, buffers: list[Buffer], *, traceparent: str | None = None) -> None:
         """Put a new batch on every live link."""
         header = {"term": term} if traceparent is None else {"term": term, "traceparent": traceparent}
-        frame = encode(Kind.PAYLOAD, header, buffers)
+        frame, size = encode(Kind.PAYLOAD, header, buffers), sum(map(len, buffers))
         for peer, feed in self._feeds.items():
             if feed.cursor != LIVE:
                 continue
-            sent = self._links.send_frame(peer, Kind.PAYLOAD, frame)
-            if not sent:
+            if not self._is_full(peer, feed) and self._links.send_frame(peer, Kind.PAYLOAD, frame):
+                feed.count(self._journal.last_index + 1, size, step=self._step)
+            else:
                 # Everything proposed so far went out before; this batch is not proposed yet.
                 self.rewind(peer, held=self._journal.last_index)
+
+    def _is_full(self, peer: NodeId, feed: _Feed) -> bool:
+        if feed.sent - feed.synced < self._bytes_max:  # as nearly always: nothing has to be looked at
+            return False
+        return feed.under_way(self._acknowledged(peer)) >= self._bytes_max and not self._mends(peer)
 
     def interrupt(self) -> None:
         """A new batch goes to nobody now: whoever had everything gets it later, as all that lag."""
@@ -156,7 +206,7 @@ class Feeds:
                 continue
             if feed.rest:
                 self._send_on(peer, feed)
-            elif self._links.has_room(peer):
+            elif self._links.has_room(peer) and not self._is_full(peer, feed):
                 self._pump(peer, feed, term=term, settled=settled)
 
     def _pump(self, peer: NodeId, feed: _Feed, *, term: int, settled: bool) -> None:
@@ -195,6 +245,7 @@ class Feeds:
                 feed.rest.append((Kind.FETCHED, pack(rows[at : at + LACKS_MAX], term=term), []))
             feed.rest.extend((Kind.PAYLOAD, {"term": term}, [raw]) for at, raw in raws if at <= upto)
             feed.upto = upto
+            feed.count(upto, sum(len(raw) for at, raw in raws if at <= upto), step=self._step)
             self._send_on(peer, feed)
 
         self._offload.submit(lambda: self._read([each for each in routes if each not in lost], index), done)

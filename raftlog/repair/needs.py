@@ -13,6 +13,8 @@ from raftlog.links.feed import Feeds
 from raftlog.links.links import Links
 
 NEED_AGAIN_S: Final = 0.25
+MENDS_S: Final = 30.0
+"""Whoever lacks something asks all others in turn, again and again, each of them more often than this."""
 
 
 class Needs:
@@ -25,6 +27,15 @@ class Needs:
         self._links = links
         self._clock = clock
         self._asked: tuple[int, float] | None = None
+        self._fetched: dict[NodeId, float] = {}
+
+    def fetched(self, peer: NodeId) -> None:
+        """It asks for what it lacks."""
+        self._fetched[peer] = self._clock.monotonic()
+
+    def mends(self, peer: NodeId) -> bool:
+        """It has asked of late: until it has that, it acknowledges nothing behind it."""
+        return self._clock.monotonic() - self._fetched.get(peer, -MENDS_S) < MENDS_S
 
     def forget(self) -> None:
         """What was asked may be lost."""

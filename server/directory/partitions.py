@@ -85,6 +85,7 @@ class PartitionRooms:
         self.ending: dict[PartitionId, Machine] = {}
         self.counts = ApplyCounts()
         self._apply: dict[PartitionId, ApplySettings] = {}
+        self._fresh_logs: dict[PartitionId, PartitionLog] = {}
         self._fresh: dict[PartitionId, Opened] = {}
         """Opened off the loop."""
         self._descriptors = Descriptors(world, self.logs)
@@ -220,15 +221,17 @@ class PartitionRooms:
         # What a process before this one left here came ahead of its entry, which is acknowledged as soon as it comes:
         # a start did not see this log, so nothing proves that it is on the disk.
         store.write_again(lambda _: False)
+        self._fresh_logs[partition_id] = store
         return store
 
     def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
         """See Rooms."""
-        store = self.logs.get(partition_id) or self.open_log(partition_id, kind)
+        store = self.logs[partition_id]
+        self._fresh_logs.pop(partition_id, None)
         self._kinds[partition_id] = kind
         self._apply[partition_id] = later_apply_share(self._settings.apply, len(self.machines) + 1)
         found = self._state(partition_id, store, None)
-        opened = self._fresh[partition_id] = Opened(store, found.machine, found.lacks)
+        opened = self._fresh[partition_id] = Opened(found.machine, found.lacks)
         return opened
 
     def rebuild(self, partition_id: PartitionId, damaged: Machine, voids: Voids) -> Rebuilt:
@@ -292,7 +295,7 @@ class PartitionRooms:
     def remove(self, partition_id: PartitionId) -> None:
         """See Rooms."""
         directory = self._data_dir.partition(partition_id)
-        for known in (self._kinds, self._apply):
+        for known in (self._kinds, self._apply, self._fresh_logs):
             known.pop(partition_id, None)
         if self._disk.exists(directory):
             self._disk.remove_directory(directory)
@@ -300,8 +303,9 @@ class PartitionRooms:
 
     def close(self) -> None:
         """All files, after everything that uses them has ended."""
+        for partition_id, store in self._fresh_logs.items():
+            self.logs.setdefault(partition_id, store)
         for partition_id, fresh in self._fresh.items():
-            self.logs[partition_id] = fresh.log
             self.machines[partition_id] = fresh.machine
         for partition_id, machine in self.ending.items():
             try:
@@ -376,10 +380,10 @@ class PartitionRooms:
 
 @contextmanager
 def _named_if_slow(partition_id: PartitionId, name: str) -> Iterator[None]:
-    """A call that does not return keeps its node from starting, and there is nobody yet who could be asked why."""
+    """A call that does not return keeps its node from starting, or its partition from being there: nobody says why."""
 
     def tell() -> None:
-        why = "its `open` or `load` has not returned: until it does a node that starts does not go on"
+        why = "its `open` or `load` has not returned: until then it is not there, and a node that starts does not go on"
         log.warning(
             "state_machine_still_opening", partition=partition_id, state_machine=name, after_s=SLOW_S, reason=why
         )

@@ -133,9 +133,9 @@ MUTANTS: Final = (
         ("OpenedAsOrdered", "AckDurable"),
         (
             Edit(
-                "server.directory.partitions:PartitionRooms.open",
-                "self.open_log(partition_id, kind)",
-                "self.open_log(partition_id, kind._replace(mode=self._settings.cluster.mode))",
+                "server.directory.partitions:PartitionRooms.open_log",
+                "self._open_log(partition_id, kind,",
+                "self._open_log(partition_id, kind._replace(mode=self._settings.cluster.mode),",
             ),
         ),
         needs="partitions_change",

@@ -33,6 +33,10 @@ class Counter:
     def open(cls, directory, partition_id, settings):
         if os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-in") and "/n2/" in str(directory):
             raise ModuleNotFoundError("no module named 'counter'")
+        for name in ("n1", "n2", "n3"):
+            hangs = os.environ["REFUSE_TO_LOAD"] + "-to-open-" + name
+            while "/" + name + "/" in str(directory) and os.path.exists(hangs):
+                time.sleep(0.01)
         self = cls()
         self.path, self.at, self.count, self.kept = directory / "state", (0, 0), 0, {}
         if self.path.exists():

@@ -162,6 +162,35 @@ def test_calls_that_do_not_return_keep_no_thread_that_others_need(tmp_path: Path
             client.submit(partition, Record(b"x"), wait="applied")
 
 
+def test_an_open_that_does_not_return_on_others_keeps_nothing_but_its_partition_from_going_on(
+    tmp_path: Path, refuse: Path
+) -> None:
+    """Nothing was committed any more, of any partition, once something was ordered of that one."""
+    hangs = [refuse.with_name(f"refuse-to-open-{node}") for node in ("n2", "n3")]
+    with (
+        LocalCluster(partitions=1, directory=tmp_path / "c") as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        if cluster.leader() != "n1":
+            client.transfer("n1")
+        for path in hangs:
+            path.touch()
+        first, *others = (client.create_partition(state_machine="counter") for _ in range(6))
+        for partition in (first, *others):
+            client.submit(partition, Record(b"x"), wait="applied")
+        last = client.submit(KV, Put(b"k", b"v"), wait="applied").global_index
+        there = cluster.addresses["n2"]
+        assert client.get(KV, b"k", node=there, at_least=last) == b"v"
+        with pytest.raises(LogboomError, match="is being opened"):
+            client.get(first, b"k", node=there, stale=True, timeout=1)
+        client.destroy_partition(others.pop())
+        client.submit(KV, Put(b"k", b"w"), wait="applied")
+        for path in hangs:
+            path.unlink()
+        wait_for(lambda: holds(lambda: equal_states(cluster, client)))
+        assert [client.get(p, b"k", node=there, at_least=last) for p in (first, *others)] == [(1,)] * 5
+
+
 def test_a_dump_that_does_not_return_keeps_nothing_but_snapshots_from_going_on(tmp_path: Path, refuse: Path) -> None:
     """Found by review: one thread did all that lasts. Nothing was scrubbed or made anew on that node any more."""
     hangs = refuse.with_name("refuse-to-dump")

@@ -105,6 +105,7 @@ def test_a_summary_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
             seed,
             simulated_s=rng.uniform(60, 90),
             operations=Counter(ok=rng.randrange(2_000), fail=rng.randrange(50), info=rng.randrange(5)),
+            refusals=Counter(not_leader=rng.randrange(50, 90), unavailable=rng.randrange(50)),
             faults=Counter(rng.choices(["kill", "power", "stop"], k=rng.randrange(20))),
             elections=rng.randrange(9),
             commits=rng.randrange(3_000),
@@ -125,7 +126,7 @@ def test_a_summary_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def total(of: str, key: str) -> int:
         return sum(getattr(outcome, of)[key] for outcome in outcomes)
 
-    seeds, faults, operations, commits, moved, *rest = summary.lines()
+    seeds, faults, operations, told, commits, moved, *rest = summary.lines()
     assert seeds.startswith(f"20 seeds, {summary.simulated_s:,.0f} simulated seconds in {summary.cpu_s:,.0f} s of CPU")
     assert seeds.endswith(f"(slowest {min(speeds):.1f}, seed {speeds[min(speeds)]})")
     assert faults.startswith(f"{sum(total('faults', kind) for kind in ('kill', 'power', 'stop'))} faults of 3 kinds: ")
@@ -133,6 +134,8 @@ def test_a_summary_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"{kind} {total('faults', kind)}" in faults
     for kind, word in (("ok", "ok"), ("fail", "refused"), ("info", "unknown")):
         assert f"{total('operations', kind):,} {word}" in operations
+    refusals = sum((outcome.refusals for outcome in outcomes), Counter[str]())
+    assert told == f"clients were told: not_leader {refusals['not_leader']}, unavailable {refusals['unavailable']}"
     elections = sum(outcome.elections for outcome in outcomes)
     snapshots, installs = (sum(getattr(outcome, of) for outcome in outcomes) for of in ("snapshots", "installs"))
     shared = sum(outcome.shared for outcome in outcomes)

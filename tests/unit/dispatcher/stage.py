@@ -27,7 +27,7 @@ class Stage:
         self.cluster = ClusterSettings(partitions=partitions)
         self.workers: dict[PartitionId, Any] = dict.fromkeys(map(PartitionId, range(partitions)))
         self.offload = SimpleNamespace(submit=lambda job, done: self.jobs.append(lambda: done(job(), None)))
-        opened = SimpleNamespace(log=None, machine=None, lacks=None)
+        opened = SimpleNamespace(machine=None, lacks=None)
         self.trial: Any = None
         self.files: Callable[[int], str | None] = lambda _: None
         """Why so many more cannot be opened."""
@@ -42,6 +42,8 @@ class Stage:
             waits_for_files=lambda more: self.files(more),  # noqa: PLW0108 - tests set another
             trial=lambda _: self.trial,
             offload=lambda _: self.offload,
+            untouched=lambda _: True,
+            open_log=lambda *_: None,
             open=lambda *_: opened,
         )
         self.partitioning = Partitioning(cast(Any, self), cast(Any, self.rooms))

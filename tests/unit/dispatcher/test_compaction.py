@@ -19,10 +19,12 @@ from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log.log import PartitionLog
 from partitions.log.places import PLACES
-from raftlog.entries.parent_state import ParentState
+from raftlog.entries.lifecycle import Change
+from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.dispatcher.installing_world import Inline
+from tests.unit.dispatcher.stage import KV
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, base_at, grown, open_log, raw
 from tests.unit.snapshots.states_world import Dump, entries, set_meta
@@ -198,6 +200,32 @@ async def test_a_header_that_is_damaged_keeps_what_may_be_outdated(error: Except
     one._logs, one._clock = {PartitionId(0): aged}, cast("Any", VirtualClock())  # type: ignore[dict-item]
     await one._remove(ParentState(), PartitionId(0), 100)
     assert aged.kept_from == 1
+
+
+async def test_of_one_that_is_not_open_yet_the_log_stays_whole() -> None:
+    """What is opened while the others are saved begins with nothing: its log had lost what it is to apply first."""
+    _, log, batches = grown()
+    one, workers, parent = Compacting(sets=1), dict[PartitionId, Any](), ParentState()
+    parent.change(Change(P, P, KV, bytes(16)))
+    last, parent.global_index = batches[-1], GlobalLogIndex(10 * len(batches))
+    parent.tails[P] = Tail(last.last_index, last.digest, GlobalLogIndex(10 * len(batches)))
+    one._settings, one._logs, one._workers = SnapshotSettings(retain_bytes=0), {P: log}, workers
+
+    def opened(_: object, done: Callable[[], None]) -> None:
+        workers[P] = SimpleNamespace(is_closing=False, saved_index=0)
+        done()
+
+    async def forgotten(_: object) -> None:
+        pass
+
+    one._raft, one._forget = cast("Any", SimpleNamespace(compact=opened)), forgotten
+    one._clock = cast("Any", VirtualClock())
+    target = SimpleNamespace(parent=parent.encode(), raft_index=9, raft_term=1)
+    await Compaction._compact_to(one, cast("Any", target))
+    assert log.first_available_index == 1
+    workers[P].saved_index = last.last_index
+    await Compaction._compact_to(one, cast("Any", target))
+    assert log.first_available_index > 1
 
 
 class VirtualClock:

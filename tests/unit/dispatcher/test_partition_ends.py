@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.barriers.stability import EARLY_MAX, Stability
 from dispatcher.barriers.watermarks import Watermarks
-from dispatcher.pipeline import partitioning
+from dispatcher.pipeline import opening
 from dispatcher.pipeline.partitioning import destroyed
 from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.pipeline.recovered import Recovered
@@ -185,7 +185,7 @@ class TestAsking:
     async def test_without_files_for_it_a_node_waits_until_there_are_some(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(partitioning, "OPEN_AGAIN_S", 0.0)
+        monkeypatch.setattr(opening, "OPEN_AGAIN_S", 0.0)
         stage, asked = Stage(), list[int]()
 
         def files(more: int) -> str | None:
@@ -202,17 +202,17 @@ class TestAsking:
         await turns()
         assert stage.work() == [2, 3]
         assert asked[:5] == [1] * 5, "what waits takes none"
-        assert not stage.partitioning._unopened
+        assert not stage.partitioning.opening._waits
 
     async def test_one_that_is_destroyed_before_there_are_is_not_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(partitioning, "OPEN_AGAIN_S", 0.0)
+        monkeypatch.setattr(opening, "OPEN_AGAIN_S", 0.0)
         stage = Stage()
         stage.files = lambda _: "none"
         stage.create(1)
         stage.commit()
         stage.partitioning.handed_up(Change(PartitionId(2), 2).fields())
         await turns()
-        assert (stage.jobs, stage.partitioning._opening, stage.partitioning._unopened) == ([], set(), {})
+        assert (stage.jobs, len(stage.partitioning.opening), stage.partitioning.opening._waits) == ([], 0, {})
         assert not stage.recovery.of([PartitionId(0)])
         assert stage.recovery.of([PartitionId(2)]), "the node was not ready until its next start"
 
@@ -323,10 +323,7 @@ class TestAsking:
         """What a process of before has left there may be a segment to be read and written again."""
         stage, opened = Stage(), list[PartitionId]()
         stage.rooms.open_log = lambda partition_id, _: opened.append(partition_id) or "log"
-        stage.rooms.open = lambda partition_id, _: SimpleNamespace(
-            log=stage.rooms.logs[partition_id], machine=None, lacks=None
-        )
-        asked = [asyncio.create_task(stage.partitioning.log_of(PartitionId(2), KV)) for _ in range(2)]
+        asked = [asyncio.create_task(stage.partitioning.opening.log_of(PartitionId(2), KV)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not opened
         stage.create(1)
@@ -337,7 +334,7 @@ class TestAsking:
         stage.rooms.open_log = lambda *_: 1 // 0
         stage.offload.submit = lambda job, done: done(None, OSError("no"))
         with pytest.raises(OSError, match="no"):
-            await stage.partitioning.log_of(PartitionId(3), KV)
+            await stage.partitioning.opening.log_of(PartitionId(3), KV)
 
     def test_only_a_leader_is_asked(self) -> None:
         stage = Stage()

@@ -213,3 +213,7 @@ def test_a_log_that_nobody_applies_here_yet_is_not_taken_for_durable() -> None:
     pipeline.logs[ONE].undurable_from = 1
     Pipeline._settle(pipeline)
     assert Backend.safe_horizon(cast("Backend", pipeline), [ONE], Level.DURABLE) == 0
+    pipeline.logs[ONE].undurable_from = None
+    pipeline._touched.add(ONE)
+    Pipeline._settle(pipeline)
+    assert pipeline._unsynced == set(), "each sync looked at everything until its machine was open"

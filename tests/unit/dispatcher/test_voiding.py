@@ -12,6 +12,8 @@ from dispatcher.pipeline.voiding import Voiding
 from logboom.errors import InvalidRequest, NotLeader
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Kind
+from raftlog.entries.lifecycle import Change
+from raftlog.entries.parent_state import ParentState
 from raftlog.entries.voids import Void, Voids
 from raftlog.links.lacks import Lack
 from raftlog.repair.repair import ASK_AGAIN_S, Standing
@@ -159,7 +161,9 @@ class Node:
                 mending=SimpleNamespace(voided=lambda _: None),
             ),
             look_again=lambda _: None,
+            parent=ParentState(),
         )
+        self.parent = pipeline.parent
         self.voiding = Voiding(pipeline)  # type: ignore[arg-type]
         row = P, PartitionLogIndex(4), PartitionLogIndex(5), DIGEST, GlobalLogIndex(9), 12, True
         self.voiding._carry_out(Void(*row))
@@ -179,6 +183,12 @@ def test_what_others_have_applied_is_stepped_over_by_nobody_who_may_lack_it(
     node = Node(worker)
     assert node.stepped_over == stepped_over
     assert (node.voiding.stuck() is None) == bool(stepped_over)
+
+
+def test_of_one_that_is_destroyed_before_it_was_open_no_snapshot_is_needed() -> None:
+    node = Node(None)
+    node.parent.change(Change(P, P + 1))
+    assert node.voiding.stuck() is None
 
 
 @pytest.mark.parametrize("remade", [3, 5])

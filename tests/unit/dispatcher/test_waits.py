@@ -56,6 +56,19 @@ class TestBarriers:
         world.apply(C, 1)
         assert len(world.sent) == 1
 
+    def test_all_is_not_all_but_one(self) -> None:
+        """One that was just being opened here, of which something was committed, was left out."""
+        world = World()
+
+        def passed_over() -> None:
+            raise Unavailable("partition 9 is being opened")
+
+        world.partitioning.check_all = passed_over
+        with pytest.raises(Unavailable, match="being opened"):
+            world.ask(Kind.BARRIER, {"global_index": 1})
+        world.ask(Kind.BARRIER, {"global_index": 0, "partitions": [A]})
+        assert len(world.sent) == 1
+
     @pytest.mark.parametrize(
         ("header", "error"),
         [

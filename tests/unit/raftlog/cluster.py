@@ -70,7 +70,7 @@ class SimNode:
                 failed=cluster.failures.append,
                 limits=cluster.limits,
             ),
-            settings=RaftSettings(),
+            settings=cluster.settings,
             clock=clock,
             rng=rng,
             offload=self.offload,
@@ -162,7 +162,9 @@ class Cluster:
         segment_bytes: int = 4096,
         drop_payload: bool = False,
         compacts: bool = False,
+        settings: RaftSettings = RaftSettings(),  # noqa: B008 - it is frozen
     ) -> None:
+        self.settings = settings
         self.rng = random.Random(seed)
         self.loop = VirtualLoop()
         self.net = MemoryNetwork(self.loop, random.Random(self.rng.random()))

@@ -217,6 +217,7 @@ def test_of_what_is_removed_nothing_is_remembered() -> None:
     disk.make_directory(ROOT)
     rooms = made(disk)
     for number in range(10, 15):
+        rooms.logs[PartitionId(number)] = rooms.open_log(PartitionId(number), Kind("log", DurabilityMode.WRITE_AHEAD))
         rooms.open(PartitionId(number), Kind("log", DurabilityMode.WRITE_AHEAD))
         rooms.remove(PartitionId(number))
     assert (rooms._kinds, rooms._apply) == ({}, {})

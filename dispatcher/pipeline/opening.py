@@ -1,0 +1,165 @@
+"""Partitions that are created, on their way to being open: first the log, then the machine.
+
+Once its log is open a partition holds what comes: this node stores it, acknowledges it, and goes on to what is ordered
+behind it, of whatever partition. To open a user's machine may last, or never end: that partition alone waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from dispatcher.pipeline.rooms import Opened, Rooms
+from dispatcher.pipeline.surroundings import Surroundings
+from logboom.types import PartitionId
+from partitions.log.log import PartitionLog
+from ports.timers import wait
+from raftlog.entries.lifecycle import Kind
+
+log = structlog.get_logger(__name__)
+
+POLL_S: Final = 0.01
+OPEN_AGAIN_S: Final = 1.0
+"""Before it is looked again whether there are files for what is to be opened."""
+
+
+class Opening:
+    """One node's."""
+
+    def __init__(self, pipeline: Surroundings, rooms: Rooms, *, opened: Callable[[PartitionId, Opened], None]) -> None:
+        """``opened``: this one is, log and machine; both are in their room."""
+        self._pipeline = pipeline
+        self._rooms = rooms
+        self._opened = opened
+        self._under_way: set[PartitionId] = set()
+        """Created, and not open."""
+        self._waits: dict[PartitionId, str] = {}
+        """Of those: what waits for files, and why."""
+        self._found: set[PartitionId] = set()
+        """Of those: where an earlier process has left something."""
+        self._logs: dict[PartitionId, Kind | None] = {}
+        """Logs that are being opened; with what it is, if it is created: else a snapshot needs it."""
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def __contains__(self, partition_id: object) -> bool:
+        return partition_id in self._under_way
+
+    def why(self, partition_id: PartitionId) -> str | None:
+        """What it waits for, if that is not just its turn."""
+        return self._waits.get(partition_id)
+
+    def may_have_state(self, partition_id: PartitionId) -> bool:
+        """Nobody knows before it is open what its state has: an earlier process may have saved some."""
+        return partition_id in self._found
+
+    def passed_over(self) -> PartitionId | None:
+        """One of which something is committed, and nothing can be shown."""
+        logs = self._rooms.logs
+        return next((p for p in sorted(self._under_way) if p in logs and logs[p].committed_index), None)
+
+    def open(self, partition_id: PartitionId, kind: Kind) -> None:
+        """It was created."""
+        if partition_id in self._under_way:
+            return
+        self._under_way.add(partition_id)
+        if partition_id in self._logs:
+            self._logs[partition_id] = kind  # in this log, once it is open: there are no two of it
+        else:
+            self._open_once_it_can(partition_id, kind)
+
+    def _open_once_it_can(self, partition_id: PartitionId, kind: Kind) -> None:
+        """Without files for it this node waits, and lags; whoever has none left at all ends, now and at each start."""
+        if self._closed:
+            return
+        if self._pipeline.parent.lifecycle.is_gone(partition_id):
+            self._over(partition_id)
+            return
+        before = self._waits.pop(partition_id, None)
+        why = self._rooms.waits_for_files(len(self._under_way) - len(self._waits))
+        if why is not None:
+            self._waits[partition_id] = why
+            if before is None:
+                log.error("partition_waits_for_files", partition=partition_id, reason=why)
+            asyncio.get_running_loop().call_later(OPEN_AGAIN_S, self._open_once_it_can, partition_id, kind)
+            return
+        if before is not None:
+            log.info("partition_opens", partition=partition_id)
+        if partition_id in self._rooms.logs:
+            self._open_machine(partition_id, kind)
+            return
+        if not self._rooms.untouched(partition_id):
+            self._found.add(partition_id)
+        self._logs[partition_id] = kind
+        self._open_log(partition_id, kind, None)
+
+    def _open_log(self, partition_id: PartitionId, kind: Kind, ended: asyncio.Future[None] | None) -> None:
+        # What an earlier process has left there is read, written again and synced. No thread of the machine's own is
+        # needed for it: all of those may be in calls that do not return.
+        job = partial(self._rooms.open_log, partition_id, kind)
+        self._pipeline.offload.submit(job, partial(self._log_opened, partition_id, ended))
+
+    def _log_opened(
+        self,
+        partition_id: PartitionId,
+        ended: asyncio.Future[None] | None,
+        store: PartitionLog | None,
+        error: BaseException | None,
+    ) -> None:
+        created = self._logs.pop(partition_id)
+        if store is not None:
+            self._rooms.logs[partition_id] = store
+        if created is not None and error is not None:
+            self._over(partition_id)
+            self._pipeline.raft.fatal(error)
+        elif created is not None and not self._closed:
+            self._open_machine(partition_id, created)
+        if ended is None or ended.done():
+            return  # nobody waits, or does any more
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    def _open_machine(self, partition_id: PartitionId, kind: Kind) -> None:
+        if self._pipeline.parent.lifecycle.is_gone(partition_id):
+            self._over(partition_id)
+            return
+        job = partial(self._rooms.open, partition_id, kind)
+        self._rooms.offload(kind.state_machine).submit(job, partial(self._machine_opened, partition_id))
+
+    def _machine_opened(self, partition_id: PartitionId, opened: Opened | None, error: BaseException | None) -> None:
+        self._over(partition_id)
+        if opened is None:
+            self._pipeline.raft.fatal(error or RuntimeError("opening a partition failed"))
+            return
+        self._rooms.machines[partition_id] = opened.machine
+        if not self._closed:
+            self._opened(partition_id, opened)
+
+    def _over(self, partition_id: PartitionId) -> None:
+        self._under_way.discard(partition_id)
+        self._found.discard(partition_id)
+        self._waits.pop(partition_id, None)
+
+    async def log_of(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
+        """Of a partition that a snapshot has, and this node perhaps not yet."""
+        logs = self._rooms.logs
+        while partition_id not in logs and (partition_id in self._under_way or partition_id in self._logs):
+            await wait(POLL_S)
+        if partition_id not in logs:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._logs[partition_id] = None
+            self._open_log(partition_id, kind, ended)
+            await ended
+        return logs[partition_id]
+
+    def close(self) -> None:
+        """Go no further."""
+        self._closed = True
