@@ -17,7 +17,7 @@ class Shelf:
     """
 
     def __init__(self, files_max: int, *, may_keep: Callable[[], bool] = lambda: True) -> None:
-        """``may_keep``: asked when one more was opened; False: the process has none to spare. Any thread."""
+        """``may_keep``: asked when one more was opened; False: the process has none to spare, until some are closed."""
         self._files_max = files_max
         self._may_keep = may_keep
         self._counts: OrderedDict[OpenFiles, int] = OrderedDict()
@@ -32,10 +32,11 @@ class Shelf:
             self._counts.move_to_end(files)
             self._forget_empty(files)
             too_many = self._total > self._files_max
-        if too_many or (opened and not self._may_keep()):
-            self._close_one()
+        while (too_many or (opened and not self._may_keep())) and self._close_one():
+            too_many = False  # the others have come to their end as this one does
 
-    def _close_one(self) -> None:
+    def _close_one(self) -> bool:
+        """The one that was used least recently; False: all are in use."""
         with self._lock:
             oldest = list(self._counts)
         for files in oldest:  # all of one log may be in use
@@ -43,7 +44,8 @@ class Shelf:
                 with self._lock:
                     self._count(files)
                     self._forget_empty(files)
-                return
+                return True
+        return False
 
     def _count(self, files: OpenFiles) -> None:
         now = files.count

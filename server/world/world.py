@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import resource
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +29,7 @@ from server.world.disk_os import OsDisk
 from server.world.http_os import OsHttp
 from server.world.net_os import AsyncioNetwork
 from server.world.offload_os import SlowOffload, ThreadOffload
+from server.world.open_files import OpenFilesCount
 
 OFFLOAD_THREADS = 4
 SAVE_THREADS = 2
@@ -101,7 +100,7 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
     clock, disk = OsClock(), OsDisk(page_cache_bytes=page_cache_bytes)
     slow = {name: SlowOffload(name=name) for name in (OTHERWISE, SETS, SCRUBBING, STATES)}
 
-    port = partial(Port, crowds=list[Crowd]())
+    port, open_files = partial(Port, crowds=list[Crowd]()), OpenFilesCount()
 
     def places() -> dict[str, Place]:
         found = {name: offload.place() for name, offload in slow.items()}
@@ -126,8 +125,8 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
         background=lambda name: ThreadOffload(workers=1, name=name),
         fsyncs=disk.syncs.snapshot,
         log_lines_lost=logs.lost,
-        no_files_left=no_files_left,
-        files_left=files_left,
+        no_files_left=open_files.none_left,
+        files_left=open_files.left,
         resident_bytes=memory.taken_bytes,
         memory_limit_bytes=memory.limit_bytes,
     )
@@ -136,32 +135,3 @@ def real_world(*, page_cache_bytes: int, fatal: Callable[[BaseException], None])
 def _state_file(lists: Lists, directory: Path, settings: ApplySettings) -> StateFile:
     with lists.apart():
         return KvFile(directory, settings)
-
-
-def no_files_left(more: int) -> str | None:
-    """See World. The lowest number that is free is taken: it tells how many are not."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    try:
-        number = _lowest_free()
-    except OSError as error:
-        return str(error)
-    if limit == resource.RLIM_INFINITY or number + more <= limit:
-        return None
-    return f"{number} of {limit} file descriptors are taken: see `ulimit -n`"
-
-
-def files_left() -> int | None:
-    """See World."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return None
-    try:
-        return max(0, limit - _lowest_free())
-    except OSError:
-        return 0
-
-
-def _lowest_free() -> int:
-    number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    os.close(number)
-    return number

@@ -30,7 +30,7 @@ class Story:
         settings = msgspec.structs.replace(drawn.settings, lag=LAG)
         drawn = replace(drawn, stories=Stories(), blackout=None)
         still = replace(drawn, partitions_change=False, begun_go=False, members_change=False)
-        self.drawn = replace(still, settings=settings, faults=())
+        self.drawn = replace(still, settings=settings, faults=(), kinds=("pause_partition",))
         self.simulation = Simulation(self.drawn, timeline=Timeline())
         self.backend: Any = None
         """Of the node whose worker it is."""

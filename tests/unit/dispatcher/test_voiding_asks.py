@@ -12,6 +12,7 @@ from dispatcher.pipeline.voiding import Voiding
 from logboom.errors import Unavailable
 from logboom.types import PartitionId
 from raftlog.links.lacks import Lack
+from raftlog.repair.seals import Seals
 
 P, DIGEST = PartitionId(3), b"d" * 32
 DEADLINE = 2.0
@@ -28,7 +29,7 @@ class Members:
             own=lambda *_, **__: Lack.ABSENT,
             ask_all=lambda *_, **__: 0,
             said=lambda *_: self.said.pop(0) if len(self.said) > 1 else self.said[0],
-            seal=lambda digest, **_: self.sealed.append(digest),
+            seals=Seals(lambda digest, on: self.sealed.append(digest) if on else None),
         )
         raft = SimpleNamespace(
             admits=True, engine=SimpleNamespace(term=7), repair=repair, propose_control=lambda _: None

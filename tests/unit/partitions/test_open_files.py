@@ -71,11 +71,21 @@ def test_where_the_process_has_none_to_spare_what_is_opened_does_not_stay() -> N
     segments = Segments(Shelf(3, may_keep=lambda: not few), 4)
     segments.read("a1", "b1")
     few = True
-    segments.read("a1", "c1", "d1", "c1")
-    assert len(segments.opened) == 2
-    segments.logs["a"].close()
-    segments.logs["b"].close()
-    segments.logs["c"].close()
-    segments.logs["d"].close()
     segments.read("a1")
+    assert segments.opened == ["a1", "b1"], "nothing was opened"
+    with segments.logs["a"].use(1):
+        segments.read("c1")
+        assert segments.opened == ["a1"], "nobody's that is in use"
+    segments.read("d1", "c1")
     assert segments.opened == []
+
+
+def test_as_many_are_closed_as_the_process_lacks() -> None:
+    """Others have opened meanwhile what was kept for them: one for one would never give it back."""
+    left = 1
+    segments = Segments(Shelf(8, may_keep=lambda: left - len(segments.opened) >= -2), 6)
+    segments.read("a1", "b1", "c1")
+    assert segments.opened == ["a1", "b1", "c1"]
+    left = -1
+    segments.read("d1")
+    assert segments.opened == ["d1"]
