@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import click
 
-from logboom.cli.common import on_terminal, output_option, print_one, print_rows, talk, unread_too
+from logboom.cli import talk
+from logboom.cli.common import on_terminal, output_option, print_one, print_rows, unread_too
 from logboom.cli.node import server_module
 
 EXIT_UNHEALTHY: Final = 5
