@@ -31,7 +31,7 @@ from chaos.wire_faults import WireFaults
 from chaos.wires import WiredCluster, Wires
 from chaos.workload import KV_PARTITIONS, LOG_PARTITIONS, Workload
 from logboom import Client
-from logboom.cli import main
+from logboom.cli import main, talk
 from logboom.testing import LocalCluster
 from logboom.types import KIB
 
@@ -229,8 +229,7 @@ async def play(cluster: WiredCluster, *, seed: int, seconds: float) -> Observed:
 
 def say(line: str) -> None:
     """To the person watching."""
-    sys.stderr.write(f"{time.monotonic() - BEGAN:6.1f} {line}\n")
-    sys.stderr.flush()
+    talk(f"{time.monotonic() - BEGAN:6.1f} {line}")
 
 
 def run(*, seconds: float, seed: int | None, keep: bool, directory: Path) -> int:

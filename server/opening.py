@@ -193,7 +193,7 @@ class Opened:
             installing=installing,
             apply=apply_share(self._settings.apply, [kind.state_machine for kind in kinds.values()]),
             logs=log_share(self._settings.log, len(kinds)),
-            raft_index=self.journal.last_index,
+            leads_to=self.journal.leads_to,
         )
         created = {int(change.partition_id) for change in changes_in(self.journal)}
         strangers = self.data_dir.strangers(self._world.disk, {*map(int, kinds), *created})

@@ -18,13 +18,13 @@ There is one way to write a set down: equal sets are equal bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
-from typing import Final, NoReturn
+from collections.abc import Iterator
+from typing import Final
 
 import google_crc32c
 import msgspec
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData
 from logboom.state_machine import Position
 from logboom.types import (
     DIGEST_BYTES,
@@ -36,6 +36,7 @@ from logboom.types import (
     Term,
     is_lineage,
 )
+from ports.formats import refuse_format
 from ports.invariant import invariant
 
 MAGIC: Final = b"LBSNAP"
@@ -44,7 +45,6 @@ FIRST_LINEAGE: Final = 1
 """Written as long as the cluster has not been restored; has no lineage in it."""
 HEAD: Final = struct.Struct("<6sHIHHIQQQQQ16s")
 ROW: Final = struct.Struct("<IHQQQQ16s")
-FORMAT: Final = struct.Struct("<H")
 CRC: Final = struct.Struct("<I")
 NUMBER_MAX: Final = (1 << 63) - 1
 STATES_HEADER_BYTES: Final = 20
@@ -141,24 +141,6 @@ def decode(raw: bytes, *, path: str) -> SetMeta:
     if meta is None or wrong is not None:
         raise CorruptData(f"{path}: not a snapshot set: {wrong}", path=path, offset=0)
     return meta
-
-
-def refuse_format(raw: bytes, *, known: Collection[int], what: str, path: str) -> NoReturn:
-    """Raises IncompatibleVersion; or CorruptData, if nothing but the number, behind the magic, is not as it was.
-
-    ``raw`` ends with the checksum of all before.
-    """
-    (found,), at = FORMAT.unpack_from(raw, len(MAGIC)), len(MAGIC)
-    body, crc = raw[: -CRC.size], raw[-CRC.size :]
-    for number in known:
-        was = body[:at] + FORMAT.pack(number) + body[at + FORMAT.size :]
-        if CRC.pack(google_crc32c.value(was)) == crc:
-            raise CorruptData(f"{path}: damaged: {what} of format {found}, it was {number}", path=path, offset=at)
-    raise IncompatibleVersion(
-        f"{path}: {what} of format {found}; this release reads {max(known)}. Nothing was changed",
-        found=found,
-        supported=max(known),
-    )
 
 
 def _parsed(body: bytes) -> SetMeta:

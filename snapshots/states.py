@@ -24,9 +24,10 @@ from logboom.errors import CorruptData, RecordTooLarge
 from logboom.state_machine import ENTRY_BYTES_MAX, ENTRY_KEY_BYTES_MAX, SPACES, Entry, StateDump, in_order
 from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId
 from ports.disk import File
+from ports.formats import refuse_format
 from ports.invariant import invariant
 from ports.scrub import Piece, Pieces, read_twice, unreadable_is_damage
-from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta, refuse_format
+from snapshots.meta import STATES_HEADER_BYTES, PartitionMeta, SetMeta
 
 MAGIC: Final = b"LBSTAT"
 VERSION: Final = 1

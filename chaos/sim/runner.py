@@ -7,7 +7,6 @@ import multiprocessing
 import queue
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ from chaos.sim.leftovers import leftovers_unseen
 from chaos.sim.parameters import Parameters
 from chaos.sim.simulation import Outcome, Simulation
 from chaos.sim.timeline import Timeline
+from logboom.cli import talk
 from logboom.errors import Unavailable
 
 SEEDS_PER_PROCESS: Final = 4
@@ -216,5 +216,4 @@ class Summary:
 
 def say(line: str) -> None:
     """To the person watching."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    talk(line)

@@ -25,6 +25,8 @@ TOLD_MAX: Final = 256
 """Partitions named in one report; with more of them behind, the node is."""
 HEARD_S: Final = 5.0
 """A report older than that says nothing."""
+NOT_MOVED_S: Final = 30.0
+"""Until others are asked to lead again where none has: each try may stop admission for a moment."""
 MS_MAX: Final = 1 << 40
 
 
@@ -127,7 +129,8 @@ class Ladder:
         self._heard: dict[NodeId, tuple[float, Standing]] = {}
         self._reported: set[NodeId] = set()
         self._node_slow_since: dict[NodeId, float] = {}
-        self._moved_at = -1e9
+        self._move_at = -1e9
+        """Not before that."""
         self.steps: Counter[str] = Counter()
         """How often each was done."""
         self.standing = Standing(0, frozenset(), 0)
@@ -155,6 +158,10 @@ class Ladder:
     def heard(self, node: NodeId, standing: Standing, now: float) -> None:
         """A node's own word."""
         self._heard[node] = now, standing
+
+    def not_moved(self, now: float) -> None:
+        """Nobody has taken leadership over, as was to be done."""
+        self._move_at = min(self._move_at, now + NOT_MOVED_S)
 
     def forget(self, partition_id: PartitionId) -> None:
         """It is destroyed."""
@@ -267,14 +274,11 @@ class Ladder:
                 steps.append(Step(Do.REPORT, reason, node=node))
         withdrawn = sum(backlog.withdrawn for backlog in self._backlogs.values())
         able = sorted(node for node, told in known.items() if node != self._node_id and not told.behind)
-        if leads and able and (self._node_id in chronic or withdrawn) and self._may_move(now):
-            self._moved_at = now
+        if leads and able and (self._node_id in chronic or withdrawn) and now >= self._move_at:
+            self._move_at = now + self._settings.move_again_ms / 1000
             reason = f"{len(self.standing.behind)} partitions are behind here, and not elsewhere"
             steps.append(Step(Do.MOVE_LEADERSHIP, reason, among=tuple(able)))
         return steps
-
-    def _may_move(self, now: float) -> bool:
-        return now - self._moved_at >= self._settings.move_again_ms / 1000
 
     def _behind_as_a_whole(self, standing: Standing) -> bool:
         return 100 * len(standing.behind) >= self._settings.node_percent * max(1, standing.partitions)

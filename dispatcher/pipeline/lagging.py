@@ -6,7 +6,7 @@ Nodes tell each other how they stand in PROGRESS frames. A step is logged when i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -94,7 +94,7 @@ class Lagging:
             recovering=recovering,
         )
         for step in steps:
-            self._carry_out(step)
+            self._carry_out(step, not_moved=lambda: self.ladder.not_moved(pipeline.clock.monotonic()))
         if any(step.do is Do.RELEASE for step in steps):
             pipeline.submitting.eased()
         told = {"durable": [], "lag": self.ladder.standing.row()}
@@ -109,11 +109,11 @@ class Lagging:
             self.ladder.steps[Do.MOVE_LEADERSHIP] += 1
             self._carry_out(Step(Do.MOVE_LEADERSHIP, reason, among=among))
 
-    def _carry_out(self, step: Step) -> None:
+    def _carry_out(self, step: Step, *, not_moved: Callable[[], None] = lambda: None) -> None:
         to = list(step.among) or step.node
         log.warning("lag", step=str(step.do), partition=step.partition_id, to=to, reason=step.reason)
         if step.do is Do.MOVE_LEADERSHIP:
-            self._hand_over(step)
+            self._hand_over(step, not_moved)
         if step.partition_id is None:
             return
         partition_id, admission = step.partition_id, self._pipeline.admission
@@ -130,10 +130,11 @@ class Lagging:
             del self.held[partition_id]
         self._pipeline.look_again(partition_id)
 
-    def _hand_over(self, step: Step) -> None:
+    def _hand_over(self, step: Step, not_moved: Callable[[], None]) -> None:
         def done(error: LogboomError | None) -> None:
             if error is not None:
                 log.info("not_handed_over", error=error.message)
+                not_moved()
 
         try:
             self._pipeline.raft.members.transfer.begin(None, done, among=step.among)

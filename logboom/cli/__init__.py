@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "bench": ("logboom.cli.bench", "bench"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
+STDOUT, STDERR = 1, 2
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 USAGE_CODES: Final = frozenset(("config", "wrong_node", "incompatible_version"))
@@ -74,7 +75,7 @@ class _Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # `| head` has what it wanted; click would call it a failure
-            import_module("logboom.cli.common").nobody_reads()
+            nobody_reads(STDOUT)
             raise click.exceptions.Exit(0) from None
         except click.UsageError as error:
             name = ctx.invoked_subcommand
@@ -88,6 +89,19 @@ class _Lazy(click.Group):
 @click.version_option(package_name="logboom")
 def cli() -> None:
     """See HELP."""
+
+
+def nobody_reads(stream: int) -> None:
+    """What is left in the buffer of STDOUT or STDERR goes nowhere, as does what comes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
+def talk(message: str) -> None:
+    """To the human: stderr. Where nobody reads that (`2>&1 | head`) the exit status tells."""
+    try:
+        click.echo(message, err=True)
+    except BrokenPipeError:
+        nobody_reads(STDERR)
 
 
 def exit_status(error: LogboomError) -> int:
@@ -142,20 +156,20 @@ def main(args: list[str] | None = None) -> Any:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
+        talk(error.format_message())
         sys.exit(EXIT_USAGE)
     except click.UsageError as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "logboom"
-        click.echo(f"logboom: {' '.join(error.format_message().split())} (see `{command} --help`) [usage]", err=True)
+        talk(f"logboom: {' '.join(error.format_message().split())} (see `{command} --help`) [usage]")
         sys.exit(EXIT_USAGE)
     except click.ClickException as error:
-        click.echo(f"logboom: {error.format_message()} [failed]", err=True)
+        talk(f"logboom: {error.format_message()} [failed]")
         sys.exit(EXIT_FAILED)
     except click.Abort:
         sys.exit(130)
     except LogboomError as error:
-        click.echo(f"logboom: {error}{_hint(error)} [{error.code}]", err=True)
+        talk(f"logboom: {error}{_hint(error)} [{error.code}]")
         sys.exit(exit_status(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -163,10 +177,10 @@ def main(args: list[str] | None = None) -> Any:
         if extra is None:
             raise
         say = f"{package} is not installed, and this command needs it: pip install 'logboom[{extra}]' [config]"
-        click.echo(f"logboom: {say}", err=True)
+        talk(f"logboom: {say}")
         sys.exit(EXIT_USAGE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"logboom: {where}{error.strerror or error} [io]", err=True)
+        talk(f"logboom: {where}{error.strerror or error} [io]")
         sys.exit(EXIT_FAILED)
     sys.exit(0)

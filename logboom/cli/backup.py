@@ -8,7 +8,8 @@ from typing import Final
 import click
 
 from logboom import config
-from logboom.cli.common import Duration, Target, cluster_options, output_option, print_one, talk
+from logboom.cli import talk
+from logboom.cli.common import Duration, Target, cluster_options, output_option, print_one
 from logboom.cli.ends import in_doubt
 from logboom.cli.node import server_module
 from logboom.cli.offline import progress_bar

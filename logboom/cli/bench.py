@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from logboom.cli import talk
 from logboom.cli.common import (
     Duration,
     PartitionIds,
@@ -21,7 +22,6 @@ from logboom.cli.common import (
     output_option,
     print_one,
     refuse_cursors,
-    talk,
     unread_too,
 )
 from logboom.cli.ends import in_doubt

@@ -6,7 +6,6 @@ import base64
 import binascii
 import json
 import math
-import os
 import re
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import IO, Any, Final, TypeVar
 
 import click
 
+from logboom.cli import STDOUT, nobody_reads, talk
 from logboom.client import IN_CLEAR
 from logboom.commands import Value
 from logboom.config import PARTITIONS_MAX
@@ -31,7 +31,6 @@ from logboom.types import NUMBER_MAX, Watermark
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 
-STDOUT: Final = 1
 PARTITION_MAX: Final = (1 << 32) - 1
 """What nodes take of ids."""
 DURATION_S_MAX: Final = 366 * 86_400.0
@@ -301,23 +300,13 @@ def shown_numbers(numbers: Iterable[float]) -> list[float | str]:
 # -- rows
 
 
-def talk(message: str) -> None:
-    """To the human: stderr."""
-    click.echo(message, err=True)
-
-
 @contextmanager
 def unread_too() -> Iterator[None]:
     """For a command whose exit status is a verdict: it has one also where nobody reads what it prints (`| head`)."""
     try:
         yield
     except BrokenPipeError:
-        nobody_reads()
-
-
-def nobody_reads() -> None:
-    """What is left in the buffer goes nowhere, as does what comes."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+        nobody_reads(STDOUT)
 
 
 def print_rows(rows: Iterable[Row], output: str, *, title: str = "") -> None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
-from logboom.cli.common import talk
+from logboom.cli import talk
 from logboom.errors import LogboomError
 from logboom.sync_client import SyncClient
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import click
 
-from logboom.cli.common import TEXT, Target, cluster_options, on_terminal, output_option, print_rows, talk, unread_too
+from logboom.cli import talk
+from logboom.cli.common import TEXT, Target, cluster_options, on_terminal, output_option, print_rows, unread_too
 from logboom.cli.ends import in_doubt
 from logboom.errors import InvalidRequest
 from logboom.sync_client import SyncClient

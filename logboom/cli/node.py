@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from logboom import config
+from logboom.cli import talk
 from logboom.errors import ConfigError
 from logboom.settings import Settings
 
@@ -36,7 +37,7 @@ def node(file: str | None, node_id: str | None, data_dir: str | None, check: boo
         if settings.access.file:
             import_module("logboom.access").of_node(settings, click.echo)
         _check_names(settings)
-        click.echo("configuration is fine", err=True)
+        talk("configuration is fine")
         return
     sys.exit(server_module("server.main").run(settings))
 
@@ -64,7 +65,7 @@ def _check_ends(settings: Settings) -> None:
                 path="tls.directory",
             )
         if ends - now < settings.tls.warn_days * 86_400:
-            click.echo(f"{file} ends on {day} (docs/operating.md, Certificates)", err=True)
+            talk(f"{file} ends on {day} (docs/operating.md, Certificates)")
 
 
 def server_module(name: str) -> Any:
@@ -128,13 +129,13 @@ def local(
             click.echo(f"export LOGBOOM_ENDPOINTS={cluster.endpoints}")
             for name in cluster.nodes:
                 click.echo(f"{name}: {cluster.url(name)}  (status page; also /metrics /readyz /healthz /status)")
-            click.echo("Ctrl-C ends it.", err=True)
+            talk("Ctrl-C ends it.")
         gone: set[str] = set()
         while not ended.wait(1.0):
             for name in cluster.nodes:
                 if name not in gone and not cluster.alive(name):
                     gone.add(name)
-                    click.echo(f"logboom: {name} has ended by itself; its log: {cluster.log(name)}", err=True)
+                    talk(f"logboom: {name} has ended by itself; its log: {cluster.log(name)}")
 
 
 @click.command(short_help="A Spark job into three nodes; then the leader dies.", epilog="Example:  logboom demo")
@@ -168,6 +169,4 @@ def make_certs(directory: str, nodes: str, hosts: str, clients: str, days: int, 
         return
     names, others, users = ([n.strip() for n in each.split(",") if n.strip()] for each in (nodes, hosts, clients))
     make_test_authority(directory, names, others, days, clients=users)
-    click.echo(
-        f"wrote certificates of {', '.join(names)} and {', '.join(users) or 'a client'} to {directory}", err=True
-    )
+    talk(f"wrote certificates of {', '.join(names)} and {', '.join(users) or 'a client'} to {directory}")

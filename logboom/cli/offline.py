@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import click
 
-from logboom.cli.common import on_terminal, output_option, print_one, print_rows, talk, unread_too
+from logboom.cli import EXIT_USAGE, talk
+from logboom.cli.common import on_terminal, output_option, print_one, print_rows, unread_too
 from logboom.cli.node import server_module
 
 EXIT_UNHEALTHY: Final = 5
@@ -47,7 +48,7 @@ def verify(path: Path, output: str) -> None:
     """Check every byte of a stopped node's data directory, or of a backup. Changes nothing.
 
     Every checksum, the chains of all logs up to what the journal names, the journal against the logs, snapshots and
-    states. One line per finding; exit status 5 if anything is damaged.
+    states. One line per finding; exit status 5 if anything is damaged, 2 if another release wrote any of it.
     """
     with progress_bar("verifying") as progress:
         report = server_module("server.offline.verify").verify(path, progress)
@@ -58,6 +59,7 @@ def verify(path: Path, output: str) -> None:
                 "path": str(report.path),
                 "kind": report.kind,
                 "damaged": report.damaged,
+                "unread": report.unread,
                 "checked": report.checked,
             }
             print_one({**about, "findings": rows}, output)
@@ -70,6 +72,10 @@ def verify(path: Path, output: str) -> None:
     if output not in ("json", "jsonl"):
         looked = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())
         talk(f"logboom: looked at {looked}")
+    if report.unread:  # what else is found may come of that
+        count = sum(row["level"] == "unread" for row in rows)
+        talk(f"logboom: {path}: another release wrote {count} of its files: verify it with that [incompatible_version]")
+        sys.exit(EXIT_USAGE)
     if report.damaged:
         count = sum(row["level"] == "damage" for row in rows)
         talk(f"logboom: {path} is damaged: {count} findings [corrupt_data]")

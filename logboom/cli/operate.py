@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
+from logboom.cli import talk
 from logboom.cli.common import (
     Target,
     cluster_options,
     output_option,
     print_one,
     print_rows,
-    talk,
     unread_too,
 )
 from logboom.cli.cursors import cursor_row

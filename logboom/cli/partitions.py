@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import click
 
+from logboom.cli import talk
 from logboom.cli.common import (
     PARTITION,
     TEXT,
@@ -17,7 +18,6 @@ from logboom.cli.common import (
     print_one,
     print_rows,
     refuse_cursors,
-    talk,
     unread_too,
 )
 from logboom.cli.ends import in_doubt

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from logboom.cli import talk
 from logboom.cli.common import (
     INDEX,
     PARTITION,
@@ -27,7 +28,6 @@ from logboom.cli.common import (
     print_stream,
     shown,
     shown_numbers,
-    talk,
     to_bytes,
     to_text,
     unread_too,

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from logboom.cli.common import Target, cluster_options, output_option, print_one, print_rows, talk
+from logboom.cli import talk
+from logboom.cli.common import Target, cluster_options, output_option, print_one, print_rows
 from logboom.cli.ends import in_doubt
 
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import click
 
+from logboom.cli import talk
 from logboom.cli.common import (
     PARTITION,
     TEXT,
@@ -24,7 +25,6 @@ from logboom.cli.common import (
     output_option,
     print_rows,
     refuse_cursors,
-    talk,
     unread_too,
 )
 from logboom.cli.rows import USAGE, Row, command_of, format_of, partition_of_row, read_rows, unit_of, words_row

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from logboom.cli import talk
 from logboom.cli.common import (
     Duration,
     Target,
@@ -20,7 +21,6 @@ from logboom.cli.common import (
     output_option,
     print_one,
     print_rows,
-    talk,
 )
 from logboom.cli.ends import while_read
 from logboom.cli.looks import Look, busy_rows, fitting, headline, look, node_rows, told

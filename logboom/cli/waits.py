@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from logboom.cli import talk
 from logboom.cli.common import (
     INDEX,
     PARTITION_MAX,
@@ -23,7 +24,6 @@ from logboom.cli.common import (
     output_option,
     print_one,
     print_rows,
-    talk,
     watermark_row,
 )
 from logboom.cli.ends import while_read

@@ -119,7 +119,7 @@ class LagSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     node_percent: int = 50
     """Of its partitions that are slow: then the node is."""
     move_again_ms: int = 300_000
-    """Leadership is handed over for that at most so often."""
+    """Leadership is handed over for that at most so often; where nobody takes it, it is offered again after 30 s."""
 
 
 class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

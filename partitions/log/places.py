@@ -17,12 +17,13 @@ from typing import Final
 
 from blake3 import blake3
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData
 from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import HEADER_BYTES
 from partitions.log.committed import NOWHERE_SEGMENT, STEP, Columns
 from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef
 from ports.disk import Buffer, Disk
+from ports.formats import refuse_format
 from ports.invariant import invariant
 
 PLACES: Final = "places"
@@ -154,18 +155,14 @@ def decode_places(raw: bytes, *, partition_id: PartitionId, path: Path) -> Colum
         raise _corrupt(path, "not a places file")
     (version,) = struct.unpack_from("<H", raw, 6)
     if version not in (VERSION, WITHOUT_VOIDS):
-        raise IncompatibleVersion(
-            f"{path}: places format {version}; this release reads {VERSION}. Nothing was changed",
-            found=version,
-            supported=VERSION,
-        )
+        refuse_format(raw, known=(VERSION, WITHOUT_VOIDS), what="places", path=str(path), holds=_is_whole)
     if len(raw) < COLUMNS_AT:
         raise _corrupt(path, f"{len(raw)} bytes")
     _, _, partition, gap, start, before_index, before_digest, count = HEADER.unpack_from(raw)
     if len(raw) != COLUMNS_AT + count * ROW_BYTES:
         raise _corrupt(path, f"{len(raw)} bytes for {count} batches")
     view = memoryview(raw)
-    if _digest(raw[: HEADER.size], [view[COLUMNS_AT:]]) != raw[DIGEST_AT:COLUMNS_AT]:
+    if not _is_whole(raw):
         raise _corrupt(path, "does not match its digest")
     if partition != partition_id:
         raise _corrupt(path, f"belongs to partition {partition}; it is misplaced")
@@ -240,6 +237,10 @@ def _little(column: array[int], *, own: bool = False) -> array[int]:
     column = column if own else column[:]
     column.byteswap()
     return column
+
+
+def _is_whole(raw: bytes) -> bool:
+    return _digest(raw[: HEADER.size], [memoryview(raw)[COLUMNS_AT:]]) == raw[DIGEST_AT:COLUMNS_AT]
 
 
 def _digest(head: bytes, rows: Iterable[memoryview]) -> bytes:

@@ -236,6 +236,12 @@ class Journal:
             raise InvariantViolated(f"entry {index} is asked for, the journal begins at {self.base_index}")
         return self.entries[position]
 
+    def leads_to(self, index: int, term: int) -> bool:
+        """Whatever was cut in front of this entry, which was committed, has nothing that is not in here, or was."""
+        if index <= self.base_index:
+            return True
+        return index <= self.last_index and self.entry(index)[2] == term
+
     def after(self, index: int) -> list[Entry]:
         """Entries above a Raft index, which is the base's or higher."""
         return self.entries[index - self.entries[0][1] + 1 :]

@@ -20,8 +20,9 @@ import google_crc32c
 
 from logboom.errors import CorruptData
 from logboom.types import NUMBER_MAX
+from ports.formats import refuse_format
 from ports.invariant import invariant
-from raftlog.journal.journal_codec import AnotherClusters, refuse_format
+from raftlog.journal.journal_codec import AnotherClusters
 
 VERSION: Final = 1
 MAGIC: Final = b"LBBASE"
@@ -81,7 +82,7 @@ def decode(raw: bytes, *, cluster: bytes, path: str) -> BaseRecord:
     _, version, found, index, term, first, hard_term, floor, vote_bytes, state_bytes = fields
     (crc,) = CRC.unpack_from(raw, len(raw) - CRC.size)
     if version != VERSION:
-        refuse_format(raw[: -CRC.size], crc, found=version, ours=VERSION, path=path, what="journal base format")
+        refuse_format(raw, known=(VERSION,), what="journal base", path=path)
     if google_crc32c.value(raw[: -CRC.size]) != crc:
         raise CorruptData(f"{path}: damaged", path=path, offset=0)
     if found != cluster:

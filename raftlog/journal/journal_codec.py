@@ -29,12 +29,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 import google_crc32c
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData
 from logboom.types import NUMBER_MAX
+from ports.formats import refuse_format
 
 VERSION: Final = 2
 SEGMENT_MAGIC: Final = b"LBJRNL"
@@ -135,19 +136,6 @@ def begins_header(raw: bytes, *, first_sequence: int, cluster: bytes) -> bool:
     return not whole and (begun == known or known.startswith(raw.rstrip(b"\0")))
 
 
-def refuse_format(checked: bytes, crc: int, *, found: int, ours: int, path: str, what: str) -> NoReturn:
-    """Raises IncompatibleVersion; or CorruptData, if nothing but the number, behind the magic, is not as it was.
-
-    ``checked``: what ``crc`` covers, as it was found.
-    """
-    at = len(SEGMENT_MAGIC)
-    if google_crc32c.value(bytes(checked[:at]) + struct.pack("<H", ours) + bytes(checked[at + 2 :])) == crc:
-        raise CorruptData(f"{path}: damaged: {what} {found}", path=path, offset=at)
-    raise IncompatibleVersion(
-        f"{path}: {what} {found}; this release reads {ours}. Nothing was changed", found=found, supported=ours
-    )
-
-
 def check_segment_header(raw: bytes, *, cluster: bytes, path: str) -> SegmentHeader:
     """Raises IncompatibleVersion or CorruptData, naming ``path``."""
     if len(raw) < SEGMENT_HEADER.size:
@@ -156,9 +144,7 @@ def check_segment_header(raw: bytes, *, cluster: bytes, path: str) -> SegmentHea
     if magic != SEGMENT_MAGIC:
         raise CorruptData(f"{path}: not a journal segment", path=path, offset=0)
     if version != VERSION:
-        refuse_format(
-            raw[: SEGMENT_HEADER.size - 4], crc, found=version, ours=VERSION, path=path, what="journal format"
-        )
+        refuse_format(bytes(raw[: SEGMENT_HEADER.size]), known=(VERSION,), what="journal", path=path)
     if google_crc32c.value(bytes(raw[: SEGMENT_HEADER.size - 4])) != crc:
         raise CorruptData(f"{path}: damaged journal segment header", path=path, offset=0)
     if found != cluster:

@@ -18,7 +18,8 @@ import google_crc32c
 
 from logboom.errors import CorruptData
 from logboom.types import NUMBER_MAX
-from raftlog.journal.journal_codec import AnotherClusters, refuse_format
+from ports.formats import refuse_format
+from raftlog.journal.journal_codec import AnotherClusters
 
 VERSION: Final = 1
 MAGIC: Final = b"LBNEWE"
@@ -41,7 +42,7 @@ def decode(raw: bytes, *, cluster: bytes, path: str) -> int:
     _, version, found, sequence = BODY.unpack_from(raw)
     (crc,) = CRC.unpack_from(raw, BODY.size)
     if version != VERSION:
-        refuse_format(raw[: BODY.size], crc, found=version, ours=VERSION, path=path, what="format")
+        refuse_format(raw[: BODY.size + CRC.size], known=(VERSION,), what="name of the newest file", path=path)
     if len(raw) != BODY.size + CRC.size or google_crc32c.value(raw[: BODY.size]) != crc:
         raise CorruptData(f"{path}: damaged", path=path, offset=0)
     if found != cluster:

@@ -37,7 +37,7 @@ from server.directory.data_dir import DataDir, number_in
 from server.directory.descriptors import Descriptors
 from server.directory.directories import NO_ROOM
 from server.directory.shares import later_apply_share, later_log_share, without_age
-from server.directory.states import NOTHING_VOID, STATE, States
+from server.directory.states import NOTHING_VOID, STATE, LeadsTo, States
 from server.world.world import World
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -101,9 +101,12 @@ class PartitionRooms:
         installing: SetMeta | None,
         apply: ApplySettings,
         logs: LogSettings,
-        raft_index: int,
+        leads_to: LeadsTo,
     ) -> None:
-        """Those in ``kinds``, from the journal's base, where ``parent`` is the state, to its end. Blocking."""
+        """Those in ``kinds``, from the journal's base, where ``parent`` is the state. Blocking.
+
+        ``leads_to``: where the journal does.
+        """
         directories = [self._data_dir.partition(p) for p in kinds]
         self._disk.make_directories(directories)
         # Of those that are there no name is synced, which were a sync for each: the first file of a log does that.
@@ -116,13 +119,13 @@ class PartitionRooms:
             self._kinds[partition_id], self._apply[partition_id] = kind, apply
             store = self.logs[partition_id]
             if store.highest_index or partition_id >= self._settings.cluster.partitions:
-                found = self._state(partition_id, store, installing, parent.voids, raft_index)
+                found = self._state(partition_id, store, installing, parent.voids, leads_to)
             else:  # whoever has just written the settings had better be told than have an empty partition damaged
                 trial = self.trial(kind.state_machine)
                 if trial is not None:
                     machine_class(kind.state_machine)  # which says better what there is
                     trial(partition_id)
-                found = self._states.open(partition_id, store, installing, parent.voids, raft_index=raft_index)
+                found = self._states.open(partition_id, store, installing, parent.voids, leads_to=leads_to)
             self.machines[partition_id] = found.machine
             if found.lacks is not None:
                 self.lacking[partition_id] = found.lacks
@@ -351,13 +354,13 @@ class PartitionRooms:
         store: PartitionLog,
         installing: SetMeta | None,
         voids: Voids = NOTHING_VOID,
-        raft_index: int = 0,
+        leads_to: LeadsTo | None = None,
     ) -> Rebuilt:
         """A user's class that is not here, or that cannot open it, costs its partition on this node, not the node."""
         name = self._kinds[partition_id].state_machine
         try:
             with nullcontext() if name in BUILT_IN else _named_if_slow(partition_id, name):
-                return self._states.open(partition_id, store, installing, voids, raft_index=raft_index)
+                return self._states.open(partition_id, store, installing, voids, leads_to=leads_to)
         except (OSError, InvariantViolated, CorruptData):
             raise
         except Exception as error:

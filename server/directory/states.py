@@ -40,6 +40,14 @@ NOTHING_VOID: Final = Voids()
 LOADING: Final = "state.loading"
 """Half of a set opens at NOWHERE, as a state does that has nothing: no log may be applied to it."""
 
+LeadsTo = Callable[[int, int], bool]
+"""The journal does to what was cut at this Raft index, in this term."""
+
+
+def anywhere(_index: int, _term: int) -> bool:
+    """Of sets that are looked at by what they have of a partition."""
+    return True
+
 
 class States:
     """See the module. ``open_machine``: in this directory, which exists. Of one partition one call at a time."""
@@ -73,11 +81,12 @@ class States:
         installing: SetMeta | None,
         voids: Voids = NOTHING_VOID,
         *,
-        raft_index: int = 0,
+        leads_to: LeadsTo | None,
     ) -> Rebuilt:
         """At start. ``installing``: the node is made from this set, and no state stays behind it.
 
-        ``voids``: of where the journal begins; ``raft_index``: where it ends.
+        ``voids``: of where the journal begins. ``leads_to``: where it leads; no state begins with another set, but with
+        ``installing``: the others may be lost that this node has fetched it from. None: the partition is begun.
         """
         void = voids.needed(partition_id)
         needed = _needed(store, void)
@@ -94,18 +103,20 @@ class States:
         except CorruptData as error:
             log.error("state_damaged", partition=partition_id, error=str(error))
             self._set_aside(partition_id)
-            return self._remade(partition_id, self._opened(partition_id), needed, installing, void=void)
+            return self._remade(
+                partition_id, self._opened(partition_id), needed, installing, leads_to=leads_to, void=void
+            )
         except Exception:
             if half or section is not None:  # a later start that can open it must not go on with what is there
                 self._disk.replace_file(self._marker(partition_id), b"")
             raise
         most: int | None = None
         if machine.position().applied_index >= needed and not half:
-            most = self._further(partition_id, store, machine, raft_index)
+            most = self._further(partition_id, store, machine, leads_to)
             if most is None:
                 return Rebuilt(machine, None)
             installing = None
-        return self._remade(partition_id, machine, needed, installing, most=most, void=void)
+        return self._remade(partition_id, machine, needed, installing, leads_to=leads_to, most=most, void=void)
 
     def rebuild(
         self, partition_id: PartitionId, store: PartitionLog, damaged: Machine, voids: Voids = NOTHING_VOID
@@ -163,19 +174,21 @@ class States:
             _give_up(machine)
         self._retired.clear()
 
-    def _further(self, partition_id: PartitionId, store: PartitionLog, machine: Machine, raft_index: int) -> int | None:
+    def _further(
+        self, partition_id: PartitionId, store: PartitionLog, machine: Machine, leads_to: LeadsTo | None
+    ) -> int | None:
         """Where a set is that has more than what was saved of a whole state, if it is to be gone on from all the same.
 
         It has what a batch in between did that can be read no more: nobody else may have that. Of a ``log`` it costs
-        nothing to load, else it is loaded where something of the log is damaged. One of behind the journal's end was
-        fetched. A user's machine may not take what the log gives it again.
+        nothing to load, else it is loaded where something of the log is damaged. A user's machine may not take what
+        the log gives it again.
         """
         helps = isinstance(machine, LogMachine) or (store.damage and not isinstance(machine, Guarded))
-        if not raft_index or not helps:
+        if leads_to is None or not helps:
             return None
         for meta in reversed(self._sets.sets()):
             section = find_section(meta, partition_id)
-            if section is None or meta.raft_index > raft_index:
+            if section is None or not leads_to(meta.raft_index, meta.raft_term):
                 continue
             if section.applied_index <= machine.position().applied_index:
                 return None
@@ -207,11 +220,12 @@ class States:
         needed: int,
         installing: SetMeta | None,
         *,
+        leads_to: LeadsTo | None = anywhere,
         most: int | None = None,
         void: Void | None = None,
     ) -> Rebuilt:
         refused: Lacks | None = None
-        for meta in self._candidates(partition_id, needed, most, installing):
+        for meta in self._candidates(partition_id, needed, most, installing, leads_to):
             try:
                 self._load(meta, partition_id, machine)
             except IndexCompacted:
@@ -277,12 +291,14 @@ class States:
         return self._directory_of(partition_id) / LOADING
 
     def _candidates(
-        self, partition_id: PartitionId, needed: int, most: int | None, first: SetMeta | None
+        self, partition_id: PartitionId, needed: int, most: int | None, first: SetMeta | None, leads_to: LeadsTo | None
     ) -> Iterator[SetMeta]:
         """Sets that its log goes on from, the newest first."""
         for meta in [first] if first is not None else reversed(self._sets.sets()):
             section = find_section(meta, partition_id)
-            if section is not None and needed <= section.applied_index <= (NUMBER_MAX if most is None else most):
+            if section is None or not needed <= section.applied_index <= (NUMBER_MAX if most is None else most):
+                continue
+            if first is not None or (leads_to is not None and leads_to(meta.raft_index, meta.raft_term)):
                 yield meta
 
     def _set_aside(self, partition_id: PartitionId) -> None:

@@ -291,7 +291,7 @@ class _Copy:
         self._target.check(meta.cluster, meta.lineage)
         known = next((each for each in store.sets() if each.global_index == self._global_index), None)
         if known is not None and known.states_digest != meta.states_digest:
-            raise WrongNode(f"{self._target.path} has another set {known.global_index}: of another history")
+            raise self._another(known, meta)
         self._check_standing(Standing.in_set(meta if known is None else known))
         if known is not None:
             return known
@@ -301,6 +301,18 @@ class _Copy:
         finally:
             file.close()
         return store.adopt_fetched(raw, self._global_index)
+
+    def _another(self, known: SetMeta, meta: SetMeta) -> Exception:
+        """Why the directory has another set of the same index."""
+        ours, theirs = ({each.partition_id: each.digest for each in of.partitions} for of in (known, meta))
+        strange = sorted(ours.keys() ^ theirs.keys())
+        if not strange or any(ours[p] != theirs[p] for p in ours.keys() & theirs.keys()):
+            return WrongNode(f"{self._target.path} has another set {known.global_index}: of another history")
+        return InvalidRequest(
+            f"{self._target.path} has the snapshot at {known.global_index}, and {self._source.node} another one: in "
+            f"between partitions were created or destroyed ({', '.join(map(str, strange[:8]))}), and nothing was "
+            "written: write to any partition, then back up again"
+        )
 
     def _check_standing(self, there: Standing) -> None:
         """A set that is as old as the last write does not know of what was created, destroyed or set since."""

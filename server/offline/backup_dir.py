@@ -227,14 +227,16 @@ class LogArchive:
         return [self.directory / name for name in self._disk.list(self.directory) if name.endswith(SUFFIX)]
 
     def spans(self) -> list[Span]:
-        """What the files' headers say, unchecked. Raises CorruptData for one that cannot be."""
+        """What the files' headers say, unchecked. Raises CorruptData for one that cannot be, or IncompatibleVersion."""
         return [self.span(path) for path in self.paths()]
 
     def span(self, path: Path) -> Span:
-        """What the file's header says, unchecked, but for whose it is. Raises CorruptData."""
+        """What the file's header says, unchecked, but for whose it is. Raises CorruptData or IncompatibleVersion."""
         file = self._disk.open(path, readonly=True)
         try:
             span = span_of(file.read(offset=0, length=ROWS_AT), path=path)
+        except IncompatibleVersion:  # or rot, which the whole file tells
+            span = decode(self._disk.read_file(path), path=path).span
         finally:
             file.close()
         if span.partition_id != self.partition_id or path.name != name_of(span.first_index):

@@ -22,9 +22,10 @@ from typing import Final, NamedTuple
 
 from blake3 import blake3
 
-from logboom.errors import CorruptData, IncompatibleVersion
+from logboom.errors import CorruptData
 from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import Batch, parse_batch
+from ports.formats import refuse_format
 from ports.invariant import invariant
 from raftlog.entries.voids import Void
 
@@ -121,12 +122,7 @@ def span_of(raw: bytes, *, path: Path) -> Span:
         raise _corrupt(path, "not a file of batches")
     _, version, partition, *rest = HEADER.unpack_from(raw)
     if version != VERSION:
-        raise IncompatibleVersion(
-            f"{path}: batches of format {version}; this release reads {VERSION}. Nothing was changed",
-            found=version,
-            supported=VERSION,
-            path=str(path),
-        )
+        refuse_format(raw, known=(VERSION,), what="batches", path=str(path), holds=_is_whole)
     count, first, last, before, digest, nbytes, cluster = rest
     return Span(
         PartitionId(partition),
@@ -147,7 +143,7 @@ def decode(raw: bytes, *, path: Path) -> BatchFile:
     if len(raw) != body_at + span.nbytes or not span.batches:
         raise _corrupt(path, f"{len(raw)} bytes for {span.batches} batches of {span.nbytes}")
     view = memoryview(raw)
-    if blake3(raw[: HEADER.size]).update(view[ROWS_AT:]).digest(DIGEST_BYTES) != raw[HEADER.size : ROWS_AT]:
+    if not _is_whole(raw):
         raise _corrupt(path, "does not match its digest")
     batches: list[tuple[GlobalLogIndex, Batch]] = []
     at, after, digest, newest = body_at, span.first_index - 1, span.before_digest, 0
@@ -166,6 +162,12 @@ def decode(raw: bytes, *, path: Path) -> BatchFile:
     if (at, after, digest) != (len(raw), span.last_index, span.last_digest):
         raise _corrupt(path, f"ends at {after}, not at {span.last_index}", offset=at)
     return BatchFile(span, batches)
+
+
+def _is_whole(raw: bytes) -> bool:
+    return (
+        blake3(raw[: HEADER.size]).update(memoryview(raw)[ROWS_AT:]).digest(DIGEST_BYTES) == raw[HEADER.size : ROWS_AT]
+    )
 
 
 def _corrupt(path: Path, why: str, *, offset: int = 0) -> CorruptData:

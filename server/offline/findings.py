@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from logboom.errors import LogboomError
+from logboom.errors import IncompatibleVersion, LogboomError
 from server.offline.looking import Unreadable
 
 Progress = Callable[[str, int, int], None]
@@ -21,6 +21,7 @@ TAKE_ANOTHER: Final = (
     "look once more; a disk that says so each time fails: take another one, start the node on it with an empty "
     "directory, or, of a backup, back up into a new one"
 )
+OF_ANOTHER_RELEASE: Final = "verify it with the release that wrote it"
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -32,6 +33,8 @@ class Level(StrEnum):
 
     DAMAGE = "damage"
     """Something is not what it has to be."""
+    UNREAD = "unread"
+    """Another release wrote it: nobody knows whether it is what it has to be, nor what is found because of that."""
     NOTE = "note"
     """Nothing that is needed is lost; or it could not be looked at."""
 
@@ -69,6 +72,11 @@ class Report:
         """Something needs a hand."""
         return any(each.level is Level.DAMAGE for each in self.findings)
 
+    @property
+    def unread(self) -> bool:
+        """There is something of another release."""
+        return any(each.level is Level.UNREAD for each in self.findings)
+
     def damage(self, path: Path | str, problem: str, advice: str, *, offset: int | None = None) -> None:
         """Add a finding."""
         self._add(Finding(Level.DAMAGE, str(path), offset, problem, advice))
@@ -81,8 +89,11 @@ class Report:
         """Add what was raised; a typed error knows its place better than ``path``."""
         fields: dict[str, Any] = error.fields if isinstance(error, LogboomError) else {}
         place, offset = str(fields.get("path") or path), fields.get("offset")
-        advice = TAKE_ANOTHER if isinstance(error, Unreadable) else advice
-        self.damage(place, str(error).removeprefix(f"{place}: "), advice, offset=offset)
+        problem = str(error).removeprefix(f"{place}: ")
+        if isinstance(error, IncompatibleVersion):
+            self._add(Finding(Level.UNREAD, place, offset, problem, OF_ANOTHER_RELEASE))
+        else:
+            self.damage(place, problem, TAKE_ANOTHER if isinstance(error, Unreadable) else advice, offset=offset)
 
     def _add(self, finding: Finding) -> None:
         if finding not in self._known:

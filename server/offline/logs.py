@@ -227,7 +227,7 @@ def _segment(check: _Check, path: Path, *, sealed: bool) -> None:
     try:
         found = scan(raw, ordinal=ordinal, path=path, partition_id=check.partition_id)
     except IncompatibleVersion as error:
-        report.error(path, error, "read it with the release that wrote it")
+        report.error(path, error, REBUILD)
         return
     if lost is not None:
         report.error(path, lost, WRITTEN_AGAIN if found.refs else REBUILD)

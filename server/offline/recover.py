@@ -35,7 +35,6 @@ from server.directory.rejoin import REJOIN
 from server.offline.locking import locked
 from server.offline.looking import LookingDisk
 from server.offline.world import OfflineWorld, real_offline_world
-from snapshots.meta import SetMeta
 from snapshots.meta import encode as encode_set
 from snapshots.store import SnapshotStore
 
@@ -123,7 +122,8 @@ class _Node:
             random_bytes=random_bytes,
             begun=disk.exists(path / DIRECTORIES),
         )
-        self._ahead = [meta for meta in self._sets.sets() if not self._follows(meta)]
+        leads_to = self.journal.leads_to
+        self._ahead = [meta for meta in self._sets.sets() if not leads_to(meta.raft_index, meta.raft_term)]
         self._known = NOBODY
 
     def look(self) -> None:
@@ -178,12 +178,6 @@ class _Node:
         for meta in self._sets.sets():
             raw = encode_set(msgspec.structs.replace(meta, lineage=lineage))
             self._disk.replace_file(self._path / SNAPSHOTS / f"{meta.global_index:020d}.set", raw)
-
-    def _follows(self, meta: SetMeta) -> bool:
-        """The journal leads to where the set was cut: it is of what begins again here."""
-        if meta.raft_index <= self.journal.base_index:
-            return True
-        return meta.raft_index <= self.journal.last_index and self.journal.entry(meta.raft_index)[2] == meta.raft_term
 
     def _lineage(self) -> str:
         said = [self._manifest.cluster, self._manifest.lineage, self._manifest.node, *self.journal.entries[-1][1:]]

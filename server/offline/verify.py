@@ -175,7 +175,9 @@ class _Node:
         directory, report = self._path / "journal", self._report
         begun = self._disk.exists(self._path / DIRECTORIES) and not self._rejoining
         if manifest is None:
-            report.note(directory, "not looked at: the manifest does not say whose it is", "mend the manifest first")
+            report.note(
+                directory, "not looked at: the manifest does not say whose it is", "see what is said of the manifest"
+            )
             return None
         if not self._disk.exists(directory):
             if self._disk.exists(self._path / "partitions") and installing is None and not self._rejoining:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from dispatcher.admission.ladder import TOLD_MAX, Do, Ladder, Rung, Seen, Standing, Step, parse_standing, standing_of
@@ -130,6 +131,24 @@ def test_a_leader_that_is_behind_as_a_whole_hands_over_once_in_a_while() -> None
     assert done.count(Do.REPORT) == 1
     assert Do.MOVE_LEADERSHIP not in world.during(50, *rows)
     assert world.during(15, *rows).count(Do.MOVE_LEADERSHIP) == 1
+
+
+def moves_after(world: World) -> float:
+    """Seconds until leadership is offered."""
+    began = world.now
+    while Do.MOVE_LEADERSHIP not in world.look(still(P0), still(P1)):
+        assert world.now < began + 1_000
+    return world.now - began
+
+
+@pytest.mark.parametrize(("move_again_ms", "again_s"), [(300_000, 30), (5_000, 5)])
+def test_where_nobody_took_over_others_are_asked_again_soon(move_again_ms: int, again_s: float) -> None:
+    """Found by review: one that was away for a moment left a leader that stands still at it for five minutes."""
+    world = World(msgspec.structs.replace(SETTINGS, move_again_ms=move_again_ms), leads=True, partitions=2)
+    moves_after(world)
+    world.ladder.not_moved(world.now)
+    assert moves_after(world) == again_s
+    assert moves_after(world) == move_again_ms / 1_000, "somebody has"
 
 
 def test_every_one_that_could_lead_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,11 @@ from chaos.sim.leftovers import leftovers_unseen
 from chaos.sim.simulation import Simulation
 from chaos.sim.stories import Stories
 from chaos.sim.timeline import Timeline
+from dispatcher.admission.ladder import Do, Standing, Step
 from dispatcher.pipeline.lagging import Lagging
 from logboom.errors import LogboomError, Unavailable
 from logboom.settings import LagSettings
+from logboom.types import NodeId
 
 LAG = LagSettings(look_ms=100, slow_ms=300, stalled_ms=600, chronic_ms=1_500, move_again_ms=3_000)
 STRIKE_S, RELEASE_S, END_S = 4.0, 12.0, 16.0
@@ -116,3 +119,39 @@ def test_leadership_is_asked_for_again_only_after_a_while() -> None:
         now[0] = moment
         lagging.relieve((to,), "its disk is full")  # type: ignore[arg-type]
     assert asked == ["n2", "n3"]
+
+
+@pytest.mark.parametrize("how", ["refused", "given up", "done", "relieved"])
+def test_the_ladder_is_told_where_nobody_took_over(how: str) -> None:
+    """Of what it wanted itself: it waited for five minutes, as after a leader that has gone."""
+    told, now = list[float](), [100.0]
+    step = Step(Do.MOVE_LEADERSHIP, "behind", among=(NodeId("n2"),))
+
+    def begin(_: None, done: Any, among: Any) -> None:
+        if how == "refused":
+            raise Unavailable("n2 would have to be connected")
+        now[0] += 3
+        done(None if how == "done" else Unavailable("n2 did not take over in time"))
+
+    pipeline: Any = SimpleNamespace(
+        settings=SimpleNamespace(lag=LAG),
+        node_id="n1",
+        clock=SimpleNamespace(monotonic=lambda: now[0]),
+        members=SimpleNamespace(voters=("n1", "n2")),
+        logs={},
+        workers={},
+        recovery=SimpleNamespace(over=True),
+        raft=SimpleNamespace(
+            members=SimpleNamespace(transfer=SimpleNamespace(begin=begin)),
+            engine=SimpleNamespace(is_leader=True, connected_peers=()),
+        ),
+    )
+    lagging = Lagging(pipeline)
+    steps = [] if how == "relieved" else [step]
+    lagging.ladder = SimpleNamespace(  # type: ignore[assignment]
+        look=lambda *_, **__: steps, not_moved=told.append, standing=Standing(0, frozenset(), 0), steps=Counter()
+    )
+    if how == "relieved":
+        lagging.relieve((NodeId("n2"),), "its disk is full")
+    lagging._look()
+    assert told == {"refused": [100.0], "given up": [103.0]}.get(how, [])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from logboom.cli import members as members_module
-from logboom.errors import DeadlineExceeded, InvalidRequest, Unavailable, UnknownOutcome
+from logboom.errors import CorruptData, DeadlineExceeded, InvalidRequest, Unavailable, UnknownOutcome
 from logboom.records import RecordBlock
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
@@ -167,20 +167,24 @@ def test_what_is_refused_anyway_is_not_asked_about(
 
 
 def unread(
-    node: FakeNode | None, *command: str, said: bytes = b"", program: Sequence[str] = ("-m", "logboom")
+    node: FakeNode | None,
+    *command: str,
+    said: bytes = b"",
+    program: Sequence[str] = ("-m", "logboom"),
+    stderr: bool = False,
 ) -> tuple[int, str]:
-    """The exit status of a command whose stdout nobody reads, and its stderr."""
+    """The exit status of a command whose stdout nobody reads, and its stderr; nor ``stderr``."""
     reading, writing = os.pipe()
     os.close(reading)
     where = [] if node is None else ["--endpoints", node.address]
     try:
         done = subprocess.run(
             [sys.executable, *program, *command, *where],
-            stdout=writing, stderr=subprocess.PIPE, input=said, timeout=60, check=False,
+            stdout=writing, stderr=writing if stderr else subprocess.PIPE, input=said, timeout=60, check=False,
         )  # fmt: skip
     finally:
         os.close(writing)
-    return done.returncode, done.stderr.decode()
+    return done.returncode, "" if stderr else done.stderr.decode()
 
 
 def test_what_is_half_in_is_told_also_where_nobody_reads_the_rest(node: FakeNode) -> None:
@@ -209,6 +213,31 @@ def test_damage_is_damage_also_where_nobody_reads_which(tmp_path: Any) -> None:
     (directory / "manifest.json").write_text("{}")
     status, told = unread(None, "verify", str(directory))
     assert (status, "is damaged" in told) == (5, True)
+    assert unread(None, "verify", str(directory), stderr=True) == (5, ""), "verify 2>&1 | head"
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["get", "-p", "0", "k"], 1),
+        (["submit", "-p", "0", "put", "k", "v"], 4),
+        (["members", "promote", "n9"], 4),
+        (["inspect", "manifest", __file__], 4),
+        (["nonsense"], 2),
+        (["get"], 2),
+        ([], 2),
+        (["node", "--config", "/nowhere.toml", "--check"], 2),
+    ],
+)
+def test_what_went_wrong_did_so_also_where_nobody_reads_stderr(node: FakeNode, command: list[str], status: int) -> None:
+    """Found by review: `logboom verify … 2>&1 | head` ended with 0 for damage, other commands with 0 or 1."""
+    block = RecordBlock.from_columns(payloads=[b""])
+    about = {"found": [False], "metadata": len(block.metadata), "data": len(block.data), "global_index": 1}
+    body = [bytes(block.metadata), bytes(block.data)]
+    node.answers[Kind.GET] = lambda session, frame: session.send(frame, Kind.VALUES, about, body)
+    node.answers[Kind.SUBMIT] = node.answers[Kind.ADMIN] = fails(CorruptData("it is"))
+    where = node if command[:1] and command[0] in ("get", "submit", "members") and len(command) > 1 else None
+    assert unread(where, *command, stderr=True)[0] == status
 
 
 BREAKS = """
@@ -238,6 +267,7 @@ def test_an_invariant_that_broke_did_so_also_where_nobody_reads_the_timeline(whi
     """`logboom chaos sim --seed 7 --trace | head` ended with 0 whatever came of it."""
     status, told = unread(None, "chaos", "sim", *which, program=("-c", BREAKS))
     assert (status, "FAILED I8 seed=7" in told) == (1, True)
+    assert unread(None, "chaos", "sim", *which, program=("-c", BREAKS), stderr=True) == (1, "")
 
 
 RUN_BREAKS = """
@@ -274,6 +304,8 @@ def test_a_check_that_failed_did_so_also_where_nobody_reads_what_came_of_it(tmp_
     assert status == stories
     assert ("replay: logboom chaos run --seed 7 --seconds 60" in told) == bool(stories)
     assert [path.name for path in tmp_path.iterdir()] == ["run-7"] * stories
+    also = tmp_path / "also"
+    assert unread(None, "chaos", "run", "--seed", "7", "--dir", str(also), program=program, stderr=True)[0] == stories
 
 
 @pytest.mark.parametrize("how", ["refused", "lost"])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaos.sim.disk import SimDisk
 from logboom.errors import CorruptData, IncompatibleVersion
-from logboom.types import PartitionId, PartitionLogIndex, Term
-from partitions.log.committed import Columns, Committed
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
+from partitions.log.committed import NOWHERE_SEGMENT, Columns, Committed
+from partitions.log.opening import LogBase, begin_places, places_reach
 from partitions.log.places import COLUMNS_AT, HEADER, MAGIC, decode_places, encode_places
 from partitions.log.segment import BatchRef
 
@@ -29,6 +32,14 @@ def columns_of(rows: list[tuple[int, int, bytes]], *, start: int, before: int, b
         index = PartitionLogIndex(before + last)
         ref = BatchRef(index, index, digest, bytes(16), Term(1), 1 + last // 8, 64 + 128 * last, 128 + step, 0)
         committed.append(ref, total)
+    return committed.columns
+
+
+def voided() -> Columns:
+    """Whose one batch lies nowhere."""
+    committed = Committed()
+    index = PartitionLogIndex(1)
+    committed.append(BatchRef(index, index, bytes(16), bytes(16), Term(0), NOWHERE_SEGMENT, 0, 0, 0), 1)
     return committed.columns
 
 
@@ -84,6 +95,30 @@ def test_another_partition_s_is_refused() -> None:
 def test_a_newer_version_is_refused_before_anything_else_is_looked_at() -> None:
     with pytest.raises(IncompatibleVersion):
         decode_places(MAGIC + b"\x03\0", partition_id=P, path=PATH)
+
+
+@pytest.mark.parametrize("bit", range(16))
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_number_that_has_rotted_is_damage(version: int, bit: int) -> None:
+    raw = bytearray(encode_places(voided() if version == 2 else columns_of([(1, 1, bytes(16))], start=0, before=0), P))
+    assert raw[6] == version
+    raw[6 + bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptData, match=str(PATH)):
+        decode_places(bytes(raw), partition_id=P, path=PATH)
+
+
+def test_a_log_whose_places_have_rotted_begins_behind_the_snapshot_whatever_has_rotted_of_them() -> None:
+    """Found by review: where it was the number of their format, the node was not made from the snapshot."""
+    disk, directory = SimDisk(random.Random(0)), PATH.parent
+    disk.make_directory(directory)
+    base = LogBase(PartitionLogIndex(9), b"d" * 16, GlobalLogIndex(9))
+    for at in range(COLUMNS_AT):
+        disk.replace_file(PATH, encode_places(columns_of([(1, 1, bytes(16))], start=0, before=0), P))
+        disk.flip(PATH, at, 4)
+        begin_places(disk, directory, P, base)
+        begun = decode_places(disk.read_file(PATH), partition_id=P, path=PATH)
+        assert (begun.before_index, begun.before_digest) == (9, b"d" * 16)
+        assert places_reach(disk, directory, P, base)
 
 
 @pytest.mark.parametrize("column", ["last", "global_index"])

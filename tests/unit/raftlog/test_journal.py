@@ -232,7 +232,7 @@ def test_a_journal_of_another_format_is_refused_by_name_and_left_alone(
     raw[6:8] = version.to_bytes(2, "little")
     raw[SEGMENT_HEADER.size - 4 : SEGMENT_HEADER.size] = crc_of(raw[: SEGMENT_HEADER.size - 4])
     path.write_bytes(raw)
-    with pytest.raises(IncompatibleVersion, match=f"journal format {version}"):
+    with pytest.raises(IncompatibleVersion, match=f"journal of format {version}"):
         opened(tmp_path)
     assert path.read_bytes() == raw
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from chaos.sim.disk import SimDisk
 from chaos.sim.state_file import StateFiles
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, Space
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, RaftIndex, Term
 from partitions.machines.kv import KvMachine
 from server.directory.states import States
 from snapshots.meta import SetMeta
@@ -53,10 +55,11 @@ class World:
         file.write({b"k": b"b%d" % index}, {}, position(index))
         file.close()
 
-    def set_at(self, index: int) -> SetMeta:
+    def set_at(self, index: int, *, raft_index: int = 7, raft_term: int = 2) -> SetMeta:
         writer = self.sets.begin(GlobalLogIndex(index))
         writer.add(P, "kv", Dump([(Space.STATE, b"k", b"b%d" % index)], index))
-        meta = set_meta(writer.finish())
+        cut = {"raft_index": RaftIndex(raft_index), "raft_term": Term(raft_term)}
+        meta = msgspec.structs.replace(set_meta(writer.finish()), **cut)
         self.sets.complete(writer, meta)
         return meta
 

@@ -8,12 +8,13 @@ from types import MappingProxyType
 
 import pytest
 
-from logboom.errors import InvalidRequest
+from logboom.errors import InvalidRequest, WrongNode
 from logboom.types import PARTITION_SETTINGS, Ack, GlobalLogIndex, PartitionId
 from raftlog.entries.chosen import NOTHING, Chosen
 from snapshots.states import StatesWriter
 from tests.unit.dispatcher.installing_world import LOG, G, Source, Wire
 from tests.unit.server.backup_nodes import Nodes, Row, taken
+from tests.unit.snapshots.states_world import Dump, entries
 
 
 class Choosy(Source):
@@ -80,3 +81,48 @@ def test_nor_does_one_of_an_earlier_backup_stand_for_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="write to any partition"):
         taken(nodes, kept, node="n2")
     taken(nodes, tmp_path / "other", node="n2")
+
+
+class Growing(Source):
+    """It may have one partition more."""
+
+    more = False
+
+    def written_by(self, writer: StatesWriter) -> StatesWriter:
+        super().written_by(writer)
+        if self.more:
+            writer.add(PartitionId(LOG + 2), "kv", Dump(entries(3), 1))
+        return writer
+
+
+@pytest.mark.parametrize("first_has_more", [False, True])
+def test_of_an_earlier_backup_with_other_partitions_it_is_said_what_it_is(tmp_path: Path, first_has_more: bool) -> None:
+    """Found by review: "of another history", which it is not, and what to do nobody said."""
+    early, late = Growing("n1", Wire(), big=10), Growing("n2", Wire(), big=10, raft_index=78)
+    early.more, late.more = first_has_more, not first_has_more
+    for source in (early, late):
+        source.set_at(GlobalLogIndex(G + 1))
+    nodes, kept = Nodes(n1=early, n2=late, n3=late), tmp_path / "kept"
+    nodes.at = GlobalLogIndex(G + 1)
+    nodes.partitions = [[LOG, LOG + 1, *[LOG + 2] * early.more]] * 99
+    done, _ = taken(nodes, kept, node="n1")
+    nodes.partitions = [[LOG, LOG + 1, *[LOG + 2] * late.more]] * 99
+    with pytest.raises(InvalidRequest, match=rf"or destroyed \({LOG + 2}\).* write to any partition"):
+        taken(nodes, kept, node="n2")
+    late.set_at(GlobalLogIndex(G + 2))
+    nodes.at = GlobalLogIndex(G + 2)
+    assert taken(nodes, kept, node="n2")[0].sets == done.sets + 1
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_where_a_state_is_another_one_it_is_another_history(tmp_path: Path, more: bool) -> None:
+    early, late = Growing("n1", Wire(), big=10), Growing("n2", Wire(), big=11)
+    late.more = more
+    for source in (early, late):
+        source.set_at(GlobalLogIndex(G + 1))
+    nodes, kept = Nodes(n1=early, n2=late, n3=late), tmp_path / "kept"
+    nodes.at = GlobalLogIndex(G + 1)
+    taken(nodes, kept, node="n1")
+    nodes.partitions = [[LOG, LOG + 1, *[LOG + 2] * more]] * 99
+    with pytest.raises(WrongNode, match="another history"):
+        taken(nodes, kept, node="n2")

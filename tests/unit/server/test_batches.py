@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from blake3 import blake3
 
 from chaos.fuzz.disk import MemoryDisk
 from chaos.fuzz.samples import batch
 from logboom.errors import CorruptData, IncompatibleVersion, WrongNode
-from logboom.types import GlobalLogIndex, PartitionId
+from logboom.types import DIGEST_BYTES, GlobalLogIndex, PartitionId
 from partitions.log.batch import Batch
 from raftlog.journal.journal import cluster_hash
 from server.directory.manifest import sealed
 from server.offline.backup_dir import BackupDir, Contents, Kept, LogArchive, decode_contents, encode_contents
-from server.offline.batches import decode, encode, name_of
+from server.offline.batches import HEADER, ROWS_AT, decode, encode, name_of
 from server.world.disk_os import OsDisk
 
 PATH = Path("/kept/logs/1/file.batches")
@@ -102,6 +104,33 @@ def test_a_misplaced_file_is_refused() -> None:
     disk.rename(PATH.parent / name_of(1), PATH.parent / name_of(second[1].header.first_index))
     with pytest.raises(CorruptData):
         kept.spans()
+
+
+def renumbered(raw: bytes, number: int, *, resealed: bool) -> bytes:
+    """A file of another format; not ``resealed``: by rot alone."""
+    head = raw[:6] + struct.pack("<H", number) + raw[8 : HEADER.size]
+    digest = blake3(head + raw[ROWS_AT:]).digest(DIGEST_BYTES)
+    return head + (digest if resealed else raw[HEADER.size : ROWS_AT]) + raw[ROWS_AT:]
+
+
+def test_a_number_that_has_rotted_is_damage_and_no_other_release_s() -> None:
+    """Found by review: it called for another release."""
+    disk, rows = MemoryDisk(), batches(3)
+    kept = archive(disk)
+    kept.add(rows[:2], CLUSTER)
+    kept.note_nothing(rows[2][1].last_index, rows[2][1].digest, CLUSTER)
+    (path,), (note,) = kept.paths(), kept.notes()
+    for place, looked in ((path, lambda: kept.span(path)), (note, lambda: kept.noted(note))):
+        raw = disk.read_file(place)
+        for bit in range(16):
+            disk.put(place, renumbered(raw, 1 ^ 1 << bit, resealed=False))
+            with pytest.raises(CorruptData, match="it was 1") as caught:
+                looked()
+            assert caught.value.fields["path"] == str(place)
+        disk.put(place, renumbered(raw, 2, resealed=True))
+        with pytest.raises(IncompatibleVersion, match="batches of format 2"):
+            looked()
+        disk.put(place, raw)
 
 
 # -- the list

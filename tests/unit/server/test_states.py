@@ -16,7 +16,7 @@ from logboom.types import GlobalLogIndex, PartitionId
 from partitions.machines import kv
 from partitions.machines.guarded import guard
 from partitions.machines.kv import KvMachine
-from server.directory.states import States
+from server.directory.states import LOADING, States, anywhere
 from tests.unit.server.states_world import HERE, STATE, P, World, log_from, position
 from tests.unit.snapshots.states_world import Dump, set_meta
 
@@ -64,7 +64,7 @@ def test_whole_states_go_on_unless_the_log_begins_behind_them(
         world.saved(saved)
     for index in sets:
         world.set_at(index)
-    machine, lacks = world.states.open(P, log_from(first), None)
+    machine, lacks = world.states.open(P, log_from(first), None, leads_to=anywhere)
     assert lacks is None
     assert machine.position() == position(expected)
     assert machine.get([b"k"])[0] == [b"%d" % expected if expected else None]
@@ -76,7 +76,7 @@ def test_a_damaged_one_is_kept_aside_and_made_anew_from_the_newest_set(world: Wo
     world.set_at(5)
     world.set_at(6)
     world.broken = 1
-    machine, lacks = world.states.open(P, log_from(3), None)
+    machine, lacks = world.states.open(P, log_from(3), None, leads_to=anywhere)
     assert (machine.position(), lacks) == (position(6), None)
     assert world.aside() == ["state.damaged-1"]
 
@@ -93,7 +93,7 @@ def test_so_is_one_that_garbles_its_producers(world: World, monkeypatch: pytest.
         return made[-1]
 
     monkeypatch.setattr(world.states, "_open_machine", open_machine)
-    rebuilt = world.states.open(P, log_from(8), None)
+    rebuilt = world.states.open(P, log_from(8), None, leads_to=anywhere)
     assert (rebuilt.lacks, rebuilt.machine.position(), len(world.aside())) == (None, position(7), 1)
 
 
@@ -106,7 +106,7 @@ def test_one_that_garbles_what_it_loads_is_no_good_and_the_set_is_kept(
         return guard("users", Garbles(world.files.open(directory, ApplySettings())))
 
     monkeypatch.setattr(world.states, "_open_machine", open_machine)
-    rebuilt = world.states.open(P, log_from(8), None)
+    rebuilt = world.states.open(P, log_from(8), None, leads_to=anywhere)
     assert rebuilt.lacks is not None
     assert "a producer's entry cannot be read" in rebuilt.lacks.story
     assert [meta.global_index for meta in world.sets.sets()] == [7]
@@ -116,7 +116,7 @@ def test_only_the_newest_is_kept_aside(world: World) -> None:
     for number in range(1, 4):
         world.saved(7)
         world.broken = 1
-        machine, _ = world.states.open(P, log_from(1), None)
+        machine, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
         assert machine.position() == position(0)
         machine.close()
         assert world.aside() == [f"state.damaged-{number}"]
@@ -129,7 +129,7 @@ def test_a_copy_that_an_operator_made_is_kept(world: World) -> None:
     for _ in range(2):
         world.saved(7)
         world.broken = 1
-        world.states.open(P, log_from(1), None).machine.close()
+        world.states.open(P, log_from(1), None, leads_to=anywhere).machine.close()
     assert world.aside() == [copy.name, "state.damaged-2"]
 
 
@@ -139,7 +139,7 @@ def test_a_damaged_set_is_removed_and_an_older_one_serves(world: World) -> None:
     world.set_at(6)
     world.spoil(6)
     world.broken = 1
-    machine, lacks = world.states.open(P, log_from(3), None)
+    machine, lacks = world.states.open(P, log_from(3), None, leads_to=anywhere)
     assert (machine.position(), lacks) == (position(5), None)
     assert [meta.global_index for meta in world.sets.sets()] == [5]
 
@@ -165,7 +165,7 @@ def test_of_a_set_with_a_bad_sector_an_older_one_serves_and_the_disk_is_asked_tw
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     world.disk.hook = hook
-    machine, lacks = world.states.open(P, log_from(3), None)
+    machine, lacks = world.states.open(P, log_from(3), None, leads_to=anywhere)
     assert (machine.position(), lacks) == (position(6 if times == 1 else 5), None)
     assert [meta.global_index for meta in world.sets.sets()] == ([5, 6] if times == 1 else [5])
 
@@ -174,7 +174,7 @@ def test_with_no_set_that_the_log_goes_on_from_it_says_what_it_lacks(world: Worl
     world.saved(7)
     world.set_at(5)
     world.broken = 1
-    machine, lacks = world.states.open(P, log_from(8), None)
+    machine, lacks = world.states.open(P, log_from(8), None, leads_to=anywhere)
     assert machine.position() == position(0)
     assert lacks is not None
     assert "begins at 8" in lacks.story
@@ -185,7 +185,7 @@ def test_a_node_made_from_a_set_that_has_rotted_since_asks_for_another(world: Wo
     world.saved(3)
     meta = world.set_at(9)
     world.spoil(9)
-    machine, lacks = world.states.open(P, log_from(1), meta)
+    machine, lacks = world.states.open(P, log_from(1), meta, leads_to=anywhere)
     assert machine.position() == position(0)
     assert lacks is not None
     assert world.sets.sets() == []
@@ -193,14 +193,45 @@ def test_a_node_made_from_a_set_that_has_rotted_since_asks_for_another(world: Wo
 
 def test_a_node_made_from_a_set_keeps_what_is_further(world: World) -> None:
     world.saved(12)
-    machine, lacks = world.states.open(P, log_from(1), world.set_at(9))
+    machine, lacks = world.states.open(P, log_from(1), world.set_at(9), leads_to=anywhere)
     assert (machine.position(), lacks) == (position(12), None)
+
+
+@pytest.mark.parametrize("why", ["damaged", "behind its log", "half loaded"])
+def test_no_state_is_made_from_a_set_that_the_journal_does_not_lead_to(world: World, why: str) -> None:
+    """Found by review: it was fetched. Where the others were lost then, `recover` kept what was made of it."""
+    world.saved(3)
+    for index, raft_index, raft_term in ((5, 7, 2), (8, 9, 1), (9, 10, 2)):
+        world.set_at(index, raft_index=raft_index, raft_term=raft_term)
+    first = 1
+    if why == "damaged":
+        world.broken = 1
+    elif why == "behind its log":
+        first = 5
+    else:
+        world.disk.replace_file(STATE.parent / LOADING, b"")
+    machine, lacks = world.states.open(P, log_from(first), None, leads_to=lambda index, term: index <= 9 and term == 2)
+    assert (machine.position(), lacks) == (position(5), None)
+    machine.close()
+    assert len(world.sets.sets()) == 3, "the node is made from one when it has the logs, too"
+
+
+def test_nor_where_no_other_helps_but_from_the_one_that_the_node_is_made_from(world: World) -> None:
+    meta = world.set_at(9)
+    machine, lacks = world.states.open(P, log_from(8), None, leads_to=lambda _index, _term: False)
+    assert lacks is not None
+    assert "no snapshot to begin with" in lacks.story
+    assert machine.position() == position(0)
+    machine.close()
+    assert world.states.open(P, log_from(8), meta, leads_to=lambda _index, _term: False).machine.position() == position(
+        9
+    )
 
 
 def test_while_it_runs_the_damaged_one_stays_readable_for_those_who_hold_it(world: World) -> None:
     world.saved(7)
     world.set_at(6)
-    damaged, _ = world.states.open(P, log_from(1), None)
+    damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
     with damaged.dump() as dump:
         machine, lacks = world.states.rebuild(P, log_from(1), damaged)
         assert (machine.position(), lacks) == (position(6), None)
@@ -214,7 +245,7 @@ def test_a_damaged_one_is_closed_once_nobody_reads_from_it_and_what_has_its_plac
 ) -> None:
     world.saved(7)
     world.set_at(6)
-    first, _ = world.states.open(P, log_from(1), None)
+    first, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
     second, _ = world.states.rebuild(P, log_from(1), first)
     third, _ = world.states.rebuild(P, log_from(1), second)
     closed = list[Machine]()
@@ -234,7 +265,7 @@ def test_a_set_that_was_fetched_and_not_installed_is_not_begun_with_while_it_run
     """Found by review: the state was ahead of the log then, and the first view of several partitions ended the node."""
     world.saved(7)
     world.set_at(6)
-    damaged, _ = world.states.open(P, log_from(1), None)
+    damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
     world.set_at(9)
     machine, lacks = world.states.rebuild(P, log_from(1), damaged)
     assert (machine.position(), lacks) == (position(6), None)
@@ -251,7 +282,7 @@ class TestRefused:
             return machine
 
         world.states._open_machine = opened
-        return world.states.open(P, log_from(first), None)
+        return world.states.open(P, log_from(first), None, leads_to=anywhere)
 
     def test_an_older_set_may_do(self, world: World) -> None:
         world.set_at(5)
@@ -299,13 +330,13 @@ class TestHalfLoaded:
 
         world.files.fault = fault
         with pytest.raises(Killed):
-            world.states.open(P, log_from(1), None)
+            world.states.open(P, log_from(1), None, leads_to=anywhere)
         world.files.fault = None
         world.files.crash(power=False)
 
     def test_is_loaded_again(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self._killed_while_loading(world, monkeypatch)
-        machine, lacks = world.states.open(P, log_from(1), None)
+        machine, lacks = world.states.open(P, log_from(1), None, leads_to=anywhere)
         assert (machine.position(), lacks) == (position(6), None)
         assert machine.get([b"k", b"l"])[0] == [b"6", b"6"]
         machine.close()
@@ -315,7 +346,7 @@ class TestHalfLoaded:
         self._killed_while_loading(world, monkeypatch)
         world.sets.remove(GlobalLogIndex(6))
         for _ in range(2):
-            machine, lacks = world.states.open(P, log_from(1), None)
+            machine, lacks = world.states.open(P, log_from(1), None, leads_to=anywhere)
             assert (machine.position(), lacks) == (position(0), None)
             assert machine.get([b"k", b"l"])[0] == [None, None]
             machine.close()
@@ -331,12 +362,12 @@ def test_a_machine_that_does_not_take_the_position_of_what_it_loads_is_no_good(
     """Its partition stood still on that node: its log begins behind what it was taken to have applied."""
     world.set_at(7)
     monkeypatch.setattr(KvMachine, "load", lambda *_: None)
-    refused = world.states.open(P, log_from(8), None)
+    refused = world.states.open(P, log_from(8), None, leads_to=anywhere)
     assert "after load: it was given a dump of" in str(refused.lacks)
     refused.machine.close()
     assert world.sets.newest is not None
     monkeypatch.undo()
-    assert world.states.open(P, log_from(8), None).machine.position() == position(7)
+    assert world.states.open(P, log_from(8), None, leads_to=anywhere).machine.position() == position(7)
 
 
 def test_who_cannot_open_it_while_a_set_is_put_in_its_place_loads_that_set_later() -> None:
@@ -353,7 +384,7 @@ def test_who_cannot_open_it_while_a_set_is_put_in_its_place_loads_that_set_later
     )
     for installing in (meta, None, None):
         with pytest.raises(ModuleNotFoundError):
-            lacking.open(P, log_from(1), installing)
-    found = world.states.open(P, log_from(1), None)
+            lacking.open(P, log_from(1), installing, leads_to=anywhere)
+    found = world.states.open(P, log_from(1), None, leads_to=anywhere)
     assert found.lacks is None
     assert found.machine.position() == position(7)

@@ -6,6 +6,7 @@ import pytest
 
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from raftlog.entries.voids import Void, Voids
+from server.directory.states import anywhere
 from tests.unit.server.states_world import P, World, log_from, position
 
 
@@ -31,7 +32,7 @@ class TestVoid:
         world.saved(9)
         if first == 5:
             world.set_at(5)
-        damaged, _ = world.states.open(P, log_from(1), None)
+        damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
         found = world.states.rebuild(P, log_from(first), damaged, voids((7, True)))
         assert found.machine.position() == position(0)
         assert found.lacks is not None
@@ -44,13 +45,13 @@ class TestVoid:
             world.saved(9 if begins == "damaged" else 5)
         world.set_at(5)
         world.broken = begins == "damaged"
-        assert world.states.open(P, log_from(1), None, voids((7, True))).lacks is not None
+        assert world.states.open(P, log_from(1), None, voids((7, True)), leads_to=anywhere).lacks is not None
 
     def test_a_set_that_reaches_it_serves(self, world: World) -> None:
         world.saved(9)
         for index in (5, 7):
             world.set_at(index)
-        damaged, _ = world.states.open(P, log_from(1), None)
+        damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
         found = world.states.rebuild(P, log_from(1), damaged, voids((7, True)))
         assert (found.lacks, found.machine.position()) == (None, position(7))
 
@@ -60,6 +61,6 @@ class TestVoid:
     ) -> None:
         world.saved(9)
         world.set_at(5)
-        damaged, _ = world.states.open(P, log_from(1), None)
+        damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
         found = world.states.rebuild(P, log_from(1), damaged, voids(*rows))
         assert (found.lacks, found.machine.position()) == (None, position(5))

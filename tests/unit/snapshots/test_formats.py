@@ -50,7 +50,7 @@ def test_a_newer_set_is_refused_and_nothing_changed(disk: SimDisk) -> None:
     names = disk.list(HERE)
     with pytest.raises(IncompatibleVersion) as caught:
         SnapshotStore(disk, HERE)
-    assert caught.value.fields == {"found": 3, "supported": 2}
+    assert caught.value.fields == {"found": 3, "supported": 2, "path": str(HERE / f"{10:020d}.set")}
     assert disk.list(HERE) == names
 
 

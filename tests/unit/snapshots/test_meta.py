@@ -110,7 +110,7 @@ def test_another_version_says_so() -> None:
     raw[6] = 3
     with pytest.raises(IncompatibleVersion) as caught:
         decode(resealed(bytes(raw)), path="p")
-    assert caught.value.fields == {"found": 3, "supported": 2}
+    assert caught.value.fields == {"found": 3, "supported": 2, "path": "p"}
 
 
 BIG = 1 << 63
