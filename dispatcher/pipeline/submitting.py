@@ -31,6 +31,7 @@ from logboom.errors import (
     UnknownOutcome,
 )
 from logboom.types import KV_TXN, PARTITION_SETTINGS, Level, PartitionId
+from partitions.apply.dedupe import RETRY_AFTER_S
 
 RESERVED: Final = 0.25
 """Of a request's time: what is admitted later would hardly be answered in time, and the work would be for nothing."""
@@ -94,7 +95,7 @@ class Submitting:
             return None
         self.proposing.makes_way(request.producer)
         self._check_applied(request)
-        check_whole(request, pipeline.workers, pipeline.pending.ahead)
+        self._check_whole(request)
         lacking = self._make_room(request, now)
         parts = _sizes(request)
         found = lacking or self._proposals() or self.waiting.held_back(parts, request.principal)
@@ -140,6 +141,22 @@ class Submitting:
             worker = pipeline.workers.get(part.partition_id)
             if worker is not None and worker.is_paused:
                 raise self._held_up(request, part.partition_id)
+
+    def _check_whole(self, request: SubmitRequest) -> None:
+        """Raises UnknownOutcome for half of a request; while it cannot be known PartitionPaused, or Unavailable."""
+        pipeline = self._pipeline
+        unclear = check_whole(request, pipeline.workers, pipeline.pending.ahead)
+        if unclear is None:
+            return
+        partition_id, outcome = unclear
+        if pipeline.workers[partition_id].is_paused:
+            raise self._is_paused(partition_id, outcome)
+        raise Unavailable(
+            f"what was ordered in partition {partition_id} before this node led is not applied yet, and may have "
+            "settled a part of this",
+            retry_after=RETRY_AFTER_S,
+            outcome=outcome,
+        )
 
     def _held_up(self, request: SubmitRequest, partition_id: PartitionId) -> PartitionPaused:
         """For one that was not ordered, unless an earlier call with its numbers was."""
@@ -203,12 +220,11 @@ class Submitting:
     def _propose_after_all(self, request: SubmitRequest, ticket: Ticket, done: Done) -> None:
         """It has waited: other things are ordered, and applied, than when it came."""
         error: LogboomError | None = None
-        pipeline = self._pipeline
         self.proposing.makes_way(request.producer)
         try:
             self._check_applied(request)
-            check_whole(request, pipeline.workers, pipeline.pending.ahead)
-            lacking = self._make_room(request, pipeline.clock.monotonic())
+            self._check_whole(request)
+            lacking = self._make_room(request, self._pipeline.clock.monotonic())
             error = None if lacking is None else self._admission.refuse(lacking)
         except (PartitionPaused, QuotaExceeded, Unavailable, UnknownOutcome) as refused:
             error = refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dispatcher.barriers.goals import Reached, Want
 from logboom.errors import LogboomError, NoSuchPartition, Unavailable
@@ -13,6 +13,9 @@ from logboom.types import GlobalLogIndex, PartitionId
 
 if TYPE_CHECKING:
     from dispatcher.pipeline.backend import Backend
+
+NAMED_MAX: Final = 8
+"""Of those that an error is about."""
 
 
 async def until_applied(
@@ -37,13 +40,17 @@ async def until_applied(
         backend.leaderless.check()
     reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def still_behind() -> str:
+        there = ((p, target) for p, target in behind if marks.has(p))
+        left = [(p, target) for p, target in there if marks.of(p).applied_global_index < target]
+        return ", ".join(f"partition {p} is not applied up to {target} here" for p, target in left[:NAMED_MAX])
+
     def done(answer: Reached | LogboomError) -> None:
         if reached.done():
             return
         if isinstance(answer, LogboomError):
-            which = ", ".join(f"partition {p} is not applied up to {target} here" for p, target in behind[:8])
             gone = isinstance(answer, NoSuchPartition)
-            reached.set_exception(answer if gone else Unavailable(f"{which}: {answer}"))
+            reached.set_exception(answer if gone else Unavailable(f"{still_behind()}: {answer}"))
         else:
             reached.set_result(None)
 

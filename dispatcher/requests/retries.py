@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
-from logboom.errors import Unavailable, UnknownOutcome
+from logboom.errors import Outcome, UnknownOutcome
 from logboom.types import NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId, Status
-from partitions.apply.dedupe import NOTHING, RETRY_AFTER_S
+from partitions.apply.dedupe import NOTHING
 from partitions.apply.ordered import Ordered, OrderedParts
 from partitions.apply.worker import ApplyWorker
 
@@ -107,36 +107,36 @@ def _ordered_before(
     )
 
 
-def check_whole(request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], ahead: Ahead) -> None:
+def check_whole(
+    request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], ahead: Ahead
+) -> tuple[PartitionId, Outcome] | None:
     """All of it takes effect, or nothing does, if it is ordered now: nobody can see to that when it is applied.
 
     It may have been given up while it was on its way, or waited: then its producer has settled its numbers, in those
-    of its partitions that have had something of his since. Raises UnknownOutcome for that; Unavailable while it cannot
-    be known, since others have ordered something that is not applied here yet.
+    of its partitions that have had something of his since. Raises UnknownOutcome for that. Returns a partition of which
+    it cannot be known, since others have ordered something there that is not applied here yet, with what is known.
     """
     if len(request.parts) < 2 or request.producer == NO_PRODUCER:
-        return
-    settled = fresh = unclear = False
+        return None
+    settled = fresh = False
+    unclear: PartitionId | None = None
     for partition_id, first, floor, records in request.parts:
         stop, before = first + records.count, ahead.of(partition_id, request.producer)
         dedupe, through = workers[partition_id].remembered
         lookup = dedupe.lookup(request.producer, request.epoch, first, records.count)
         if lookup is not None or before.has(request.epoch, first, stop):
-            return  # it was ordered, hence as a whole; a part whose batch was void may have an effect now
+            return None  # it was ordered, hence as a whole; a part whose batch was void may have an effect now
         count = dedupe.settled(request.producer, request.epoch, (first, stop), floor, before)
         settled |= count > 0
         if count < records.count:
             inherited = ahead.has_inherited(partition_id, through)
-            unclear |= inherited
+            unclear = partition_id if inherited else unclear
             fresh |= count > 0 or not inherited
     if settled and fresh:
         raise UnknownOutcome("its numbers were settled while it was on its way: half of it would take effect")
-    if unclear:
-        raise Unavailable(
-            "what was ordered before this node led is not applied yet, and may have settled a part of this",
-            retry_after=RETRY_AFTER_S,
-            outcome="not_applied" if fresh else "unknown",
-        )
+    if unclear is None:
+        return None
+    return unclear, "not_applied" if fresh else "unknown"
 
 
 def making_room(

@@ -77,8 +77,10 @@ class _Feed:
         """So much is sent for entries up to there."""
         self.sent += size
         marks = self.marks
-        if marks and self.sent - (marks[-2][1] if len(marks) > 1 else self.synced) <= step:
+        if marks and marks[-1][0] == index:
             marks.pop()
+        elif len(marks) > 1 and marks[-1][1] - (marks[-3][1] if len(marks) > 2 else self.synced) <= step:
+            del marks[-2]  # of what is in front: what is newest may have to be sent again, and nothing but that
         marks.append((index, self.sent))
 
     def under_way(self, acknowledged: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatcher.requests.requests import SubmitPart, SubmitRequest
-from logboom.errors import Unavailable, UnknownOutcome
+from logboom.errors import PartitionPaused, Unavailable, UnknownOutcome
 from logboom.origins import Origin
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
@@ -147,6 +147,20 @@ def test_while_what_others_have_ordered_is_not_applied_nobody_knows(node: Leader
     assert refused.value.outcome == "unknown"
     node.workers[A].remembered = (node.workers[A].dedupe, 7)
     with pytest.raises(UnknownOutcome):
+        node.submit((A, 5), (B, 3))
+
+
+def test_of_one_that_is_paused_whoever_asks_is_told_so(node: Leader) -> None:
+    """He may have it resumed; found by reading: he was told to try again, until his deadline."""
+    node.ahead.inherit({A: PartitionLogIndex(7)})
+    node.pipeline.node_id, node.workers[A].is_paused = "n1", True
+    for parts in (((A, 5), (B, 3)), ((B, 3), (A, 5))):
+        with pytest.raises(PartitionPaused, match="resume 0") as refused:
+            node.submit(*parts)
+        assert (refused.value.outcome, refused.value.fields["partition_id"]) == ("not_applied", A)
+    assert node.submit((A, 5)) == ["admitted"]
+    node.workers[A].is_paused = False
+    with pytest.raises(Unavailable, match="partition 0 before this node led"):
         node.submit((A, 5), (B, 3))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from logboom.settings import RaftSettings
 from logboom.types import KIB, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Kind
 from raftlog.entries.entry import Route, pack_routes
-from raftlog.links.feed import CHUNK_ROUTES, Feeds
+from raftlog.links.feed import CHUNK_ROUTES, STEPS, Feeds
 from raftlog.repair.needs import MENDS_S, Needs
 from tests.unit.raftlog.cluster import Cluster, SimNode
 
@@ -127,7 +128,13 @@ class World:
 
     def write(self, batches: int) -> None:
         for _ in range(batches):
+            self.turn(1)
+
+    def turn(self, batches: int) -> None:
+        """They are proposed together."""
+        for _ in range(batches):
             self.feeds.broadcast(1, [bytes(BATCH)])
+        for _ in range(batches):
             self.journal.last_index += 1
             index = self.journal.last_index
             route = Route(PartitionId(0), Term(1), PartitionLogIndex(index), bytes(16))
@@ -169,6 +176,18 @@ def test_it_gets_more_as_it_acknowledges_some() -> None:
         world.acknowledged += 1
     world.pump()
     assert (world.feeds.state(PEER), world.sent) == ("live", 10 * most)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_came_in_front_of_a_batch_that_finds_no_room_counts_on(seed: int) -> None:
+    """Found by reading: with the batch that was to come again a step of those before it was forgotten, each time."""
+    rng, world = random.Random(seed), World(MOST)
+    for _ in range(400):
+        world.turn(rng.randrange(2, 5))
+        world.pump()
+    assert world.sent * BATCH <= MOST + MOST // STEPS
+    assert world.feeds.state(PEER) == "catching_up"
+    assert len(world.feeds._feeds[PEER].marks) <= 2 * STEPS + 2
 
 
 def test_what_it_is_to_get_again_does_not_count_twice() -> None:
