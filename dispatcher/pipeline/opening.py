@@ -40,7 +40,7 @@ class Opening:
         self._waits: dict[PartitionId, str] = {}
         """Of those: what waits for files, and why."""
         self._found: set[PartitionId] = set()
-        """Of those: where an earlier process has left something."""
+        """Logs that were opened, their machines not yet: where an earlier process has left something."""
         self._logs: dict[PartitionId, Kind | None] = {}
         """Logs that are being opened; with what it is, if it is created: else a snapshot needs it."""
         self._closed = False
@@ -94,12 +94,12 @@ class Opening:
         if partition_id in self._rooms.logs:
             self._open_machine(partition_id, kind)
             return
-        if not self._rooms.untouched(partition_id):
-            self._found.add(partition_id)
         self._logs[partition_id] = kind
         self._open_log(partition_id, kind, None)
 
     def _open_log(self, partition_id: PartitionId, kind: Kind, ended: asyncio.Future[None] | None) -> None:
+        if not self._rooms.untouched(partition_id):  # whoever needs the log: once it is open nobody can tell
+            self._found.add(partition_id)
         # What an earlier process has left there is read, written again and synced. No thread of the machine's own is
         # needed for it: all of those may be in calls that do not return.
         job = partial(self._rooms.open_log, partition_id, kind)

@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 SYNC_BYTES: Final = 8 * MIB
 META_BYTES_MAX: Final = 64 * MIB
 DURABLE_POLL_S: Final = 0.005
+WANTED_S: Final = 10.0
+"""One is wanted for so long; as long as it is, that is said again once a second."""
 
 
 class InstallDue(LogboomError):
@@ -123,8 +125,10 @@ class Installing:
         """One is asked for that is only to be kept."""
         self._only_keeps = False
         """One that is only to be kept is being fetched."""
-        self._wanted = False
+        self._wanted_until = 0.0
         """One is needed even if it is older than what is handed up here: a state is gone."""
+        self._was_wanted = False
+        """That under way was, as it was begun."""
         self._why = ""
         """As was last said."""
         self.least = GlobalLogIndex(0)
@@ -156,13 +160,19 @@ class Installing:
 
     def want(self, why: str, behind: GlobalLogIndex = GlobalLogIndex(0)) -> None:
         """This node cannot go on with what it has: ask for a set, and for one behind this index."""
-        self._wanted = True
-        self.least = max(self.least, GlobalLogIndex(behind + 1))
+        least = GlobalLogIndex(behind + 1)
+        self.least = max(self.least, least) if self._wanted else least
+        self._wanted_until = self._clock.monotonic() + WANTED_S
         if self._task is None:
             if why != self._why:
                 log.warning("snapshot_wanted", reason=why)  # which may go on for long
             self._why = why
             self._sources.tell(Kind.SNAPSHOT_WANTED)
+
+    @property
+    def _wanted(self) -> bool:
+        """Still: what was lacking may have come by another way."""
+        return self._clock.monotonic() < self._wanted_until
 
     def keep(self) -> None:
         """This node has what it needs, and takes no sets of its own: ask for the newest one of the others."""
@@ -193,12 +203,14 @@ class Installing:
             return
         if self._task is not None or not self._is_of_use(raft_index) or (self._wanted and global_index < self.least):
             return
+        self._was_wanted = self._wanted
         self._sources.begin(global_index, peer)
         self._task = asyncio.get_running_loop().create_task(self._run(global_index, raft_index))
 
     def _is_of_use(self, raft_index: int) -> bool:
         """A set of there: this node needs one, and its journal does not begin behind it."""
-        return raft_index >= (self._base_index() if self._wanted else self._raft_index() + 1)
+        wanted = self._wanted or (self._task is not None and self._was_wanted)
+        return raft_index >= (self._base_index() if wanted else self._raft_index() + 1)
 
     def _check_use(self, meta: SetMeta) -> None:
         """It was when it was offered. Since then another leader may have had the entries. Raises Overtaken."""

@@ -122,6 +122,8 @@ class Snapshotting:
         )
         self._in_vain = GlobalLogIndex(0)
         """Of the last cut that came to nothing here for the sake of a machine: what others have taken of it is good."""
+        self._unopened: dict[PartitionId, float] = {}
+        """Partitions that kept cuts from being taken since they were not open, and since when."""
         self._closed = False
         self.taken = 0
         self.failed = 0
@@ -184,7 +186,9 @@ class Snapshotting:
             return
         alive = parent.lifecycle.ids(self._cluster.partitions)
         workers = {p: self._workers[p] for p in alive if p in self._workers}
-        if len(workers) < len(alive):
+        now = self._clock.monotonic()
+        self._unopened = {p: self._unopened.get(p, now) for p in alive if p not in workers}
+        if self._unopened:
             log.info("cut_passed_over", global_index=parent.global_index, reason="a partition is being opened")
             self._due.failed()
             self._fail(Unavailable("a partition is being opened; try again", retry_after=0.1))
@@ -207,7 +211,7 @@ class Snapshotting:
             self._due.failed()
             self._fail(Unavailable("the state of a partition is damaged here"))
             return
-        gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], self._clock.monotonic())
+        gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], now)
         gathering.reclaimable = self._due.reclaimable
         self._gathering = gathering
         for partition_id, worker in workers.items():
@@ -275,8 +279,11 @@ class Snapshotting:
             self._abandon(gathering, f"the state of partition {useless} is damaged here")
 
     def _look_for_others(self) -> None:
-        """A machine here has given no dump: what the others have taken is the same, and the logs go by it."""
+        """A machine here gives no dump, or does not open: what others have taken is the same, and the logs go by it."""
         now, newest = self._clock.monotonic(), self._store.newest
+        self._unopened = {p: since for p, since in self._unopened.items() if p not in self._workers}
+        if 0 < self._settings.dump_stall_ms <= (now - min(self._unopened.values(), default=now)) * 1000:
+            self._in_vain = self._due.last_cut
         lacking = self._in_vain > (0 if newest is None else newest.global_index)
         if not lacking or self._gathering is not None or now < self._want_at or self._closed:
             return

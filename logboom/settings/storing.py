@@ -145,7 +145,8 @@ class SnapshotSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields
     newer one. 0: as long as anybody asks for it, or a member that has been given it is not back."""
     dump_stall_ms: int = 120_000
     """A snapshot is given up when a state machine's dump has given nothing for so long: a call of yours hangs. Until it
-    returns, or its partition is destroyed, that node takes none of its own and keeps those of others. 0: never."""
+    returns, or its partition is destroyed, that node takes none of its own and keeps those of others. So it does where
+    a partition that a snapshot needs has not been opened for so long. 0: never."""
     load_stall_ms: int = 120_000
     """While a state is made anew: with a machine that takes nothing for so long others no longer wait. 0: never."""
 

@@ -296,6 +296,42 @@ def test_a_node_whose_dump_raises_goes_by_the_snapshots_of_the_others(tmp_path: 
         wait_for(lambda: holds(lambda: equal_states(cluster, client)))
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_node_whose_open_does_not_return_goes_by_the_snapshots_of_the_others(
+    tmp_path: Path, refuse: Path, *, killed: bool
+) -> None:
+    """Its logs and its journal grew for as long as that call lasted: it took no set, and fetched none."""
+    hangs = refuse.with_name("refuse-to-open-n2")
+    settings = {**SETTINGS, "snapshot.dump_stall_ms": 500}
+    with (
+        LocalCluster(partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        if cluster.leader() == "n2":
+            client.transfer("n1")
+        hangs.touch()
+        created = client.create_partition(state_machine="counter")
+        for number in range(3):
+            client.submit(KV, [Put(b"k", os.urandom(100_000))] * 2, wait="applied")
+            client.submit(created, Record(b"%d" % number), wait="applied")
+            last = client.create_snapshot()
+            wait_for(partial(has_set, client, cluster.addresses["n2"], last["global_index"]))
+        wait_for(lambda: base(cluster, client, "n2") > 1)
+        assert "snapshot_kept" in cluster.log("n2").read_text()
+        with pytest.raises(LogboomError, match="is being opened"):
+            client.get(created, b"k", node=cluster.addresses["n2"], stale=True, timeout=1)
+        if killed:
+            cluster.kill("n2")
+        hangs.unlink()
+        if killed:
+            cluster.start_node("n2")
+        wait_for(lambda: holds(lambda: equal_states(cluster, client)))
+        assert client.get(created, b"k", node=cluster.addresses["n2"], stale=True) == (3,)
+        client.submit(created, Record(b"x"), wait="applied")
+        last = client.create_snapshot()
+        wait_for(partial(has_set, client, cluster.addresses["n2"], last["global_index"]))
+
+
 def test_a_checkpoint_that_reaches_no_service_is_tried_again(tmp_path: Path, refuse: Path) -> None:
     """It ended its node: an OSError is a disk's."""
     fails = refuse.with_name("refuse-to-save")

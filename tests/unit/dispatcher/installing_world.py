@@ -151,7 +151,7 @@ class Target:
         commit(self.log, chain(COUNT)[:has])
         self.ready, self.fatal, self.kept = list[int](), list[BaseException](), list[SetMeta]()
         self.ended_before = 0
-        self.applied, self.base = 5, 1
+        self.applied, self.base, self.now = 5, 1, 0.0
         self.compaction = list[str]()
         self.take: Callable[[int], None] = self.ready.append
         self.installing = Installing(
@@ -163,7 +163,7 @@ class Target:
             log_of=self._log_of,
             payloads=SimpleNamespace(receive=lambda raw: self.log.append(parse_batch(raw))),  # type: ignore[arg-type]
             links=wire.of("t"),
-            clock=SimpleNamespace(monotonic=lambda: 0.0),  # type: ignore[arg-type]
+            clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
             offload=Inline(),  # type: ignore[arg-type]
             poke=lambda: flush(self.log),
             raft_index=lambda: self.applied,

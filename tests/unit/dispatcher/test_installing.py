@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.upkeep import installing, sources
-from dispatcher.upkeep.installing import InstallDue
+from dispatcher.upkeep.installing import WANTED_S, InstallDue
 from dispatcher.upkeep.serving import LEASE_S, OFFER_AGAIN_S
 from logboom.errors import CorruptData
 from logboom.types import GlobalLogIndex, NodeId
@@ -409,3 +409,40 @@ async def test_a_set_that_is_only_to_be_kept_makes_nothing_anew() -> None:
     target.installing.keep()
     await asyncio.sleep(0.05)
     assert target.installing.begun == 1, "it has that one"
+
+
+async def test_one_that_was_wanted_is_not_taken_once_nothing_is_lacking() -> None:
+    """A hole was filled before anybody had offered one: whatever was offered later had the node start anew."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+    target.applied = 100
+    wire.down.add("t")
+    target.installing.want("a batch is damaged", GlobalLogIndex(G + 100))
+    wire.down.clear()
+    target.now += WANTED_S
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0.05)
+    assert target.installing.begun == 0
+    source.now += OFFER_AGAIN_S
+    target.installing.keep()
+    await target.ended()
+    assert ([meta.global_index for meta in target.kept], target.ready, target.fatal) == ([G], [], [])
+    source.now += OFFER_AGAIN_S
+    target.installing.want("a state is gone")
+    await target.ended()
+    assert target.ready == [G], "which lies in front of what was wanted first"
+
+
+async def test_one_that_was_wanted_is_fetched_to_its_end() -> None:
+    wire = Wire()
+    _, target = Source("a", wire), Target(wire)
+    target.applied = 100
+
+    def last(frame: Frame) -> Frame:
+        target.now += WANTED_S
+        return frame
+
+    target.installing.want("a state is gone")
+    wire.spoil = lambda frame: last(frame) if frame.kind is Kind.SNAPSHOT_CHUNK else frame
+    await target.ended()
+    assert target.ready == [G]

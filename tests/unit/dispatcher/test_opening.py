@@ -143,12 +143,22 @@ async def test_a_node_that_stops_opens_no_machine() -> None:
     await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("by_a_snapshot", [False, True])
 @pytest.mark.parametrize(("left", "said"), [(False, Lack.ABSENT), (True, Lack.UNKNOWN)])
-def test_what_an_earlier_process_may_have_applied_nobody_knows_before_it_is_open(left: bool, said: Lack) -> None:
+async def test_what_an_earlier_process_may_have_applied_nobody_knows_before_it_is_open(
+    left: bool, said: Lack, *, by_a_snapshot: bool
+) -> None:
+    """Where a snapshot that came to nothing had opened the log first it was said to have applied nothing."""
     node = Slow()
     node.left = left
     secured = lambda *place: Presence._secured(cast(Any, node), *place)  # noqa: E731
     payloads = PartitionPayloads(node.rooms.logs, lambda _: None, applied=secured)
+    if by_a_snapshot:
+        opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+        await asyncio.sleep(0)
+        node.jobs.pop(0)()
+        assert await opened is node.rooms.logs[P]
+        assert payloads.lack(node.route) is said, "before it is created here, too"
     node.created()
     assert payloads.lack(node.route) is said
     node.opens()

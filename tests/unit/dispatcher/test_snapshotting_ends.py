@@ -300,6 +300,54 @@ def test_while_another_cut_is_under_way_nobodys_set_is_asked_for() -> None:
     assert (bench.sets(), bench.wanted) == ([40], [])
 
 
+def test_where_a_partition_does_not_open_a_set_of_the_others_is_asked_for() -> None:
+    """Nothing was removed from any log there, nor from the journal, until somebody's call had returned."""
+    bench, other = Bench(partitions=3), Bench(partitions=3)
+    other.cut(30)
+    other.offload.run()
+    (theirs,) = other.completed
+    worker = bench.workers.pop(BEHIND)
+    bench.cut(30)
+    bench.now += STALL_S / 2
+    bench.taking.tick()
+    assert bench.wanted == [], "it may just be slow"
+    bench.now += STALL_S / 2
+    bench.taking.tick()
+    assert bench.wanted == [STALL_S]
+    bench.store._sets = (theirs,)
+    bench.taking.fetched(theirs)
+    bench.now += WANT_AGAIN_S
+    bench.taking.tick()
+    assert (bench.compactions, len(bench.wanted)) == ([1], 1)
+    bench.cut(40)
+    bench.taking.tick()
+    assert len(bench.wanted) == 2, "of the next cut it is clear at once"
+    bench.workers[BEHIND] = worker
+    bench.cut(50)
+    bench.offload.run()
+    bench.now += STALL_S
+    bench.taking.tick()
+    assert (bench.sets(), len(bench.wanted)) == ([30, 50], 2)
+
+
+@pytest.mark.parametrize("limit_ms", [SnapshotSettings().dump_stall_ms, 0])
+def test_one_that_opens_in_time_needs_no_set_of_the_others(limit_ms: int) -> None:
+    bench = Bench(partitions=3, dump_stall_ms=limit_ms)
+    worker = bench.workers.pop(BEHIND)
+    bench.cut(30)
+    bench.now += STALL_S - 1
+    bench.taking.tick()
+    bench.workers[BEHIND] = worker
+    bench.now += STALL_S
+    bench.taking.tick()
+    assert bench.wanted == []
+    del bench.workers[BEHIND]
+    bench.cut(40)
+    bench.now += STALL_S
+    bench.taking.tick()
+    assert len(bench.wanted) == bool(limit_ms)
+
+
 def has_no_room(bench: Bench) -> None:
     bench.disk.capacity = 10
     bench.cut(30)
