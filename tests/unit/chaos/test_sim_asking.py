@@ -28,6 +28,8 @@ def test_a_pause_that_comes_when_all_is_healed_does_not_stay(monkeypatch: pytest
                     paused.append(host.name)
 
     monkeypatch.setattr(Nemesis, "heal", healed)
-    outcome = run(replace(draw(SEED, seconds=3.0), stories=Stories())).outcome
+    drawn = draw(SEED, seconds=3.0)
+    drawn = replace(drawn, stories=Stories(), kinds=(*drawn.kinds, "pause_partition"))
+    outcome = run(drawn).outcome
     assert paused
     assert outcome.failure is None, f"seed {SEED}"
