@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -39,16 +39,23 @@ def test_a_hole_between_them_is_one_and_not_all_behind_it(limit: int) -> None:
         os.close(hole)
         try:
             count = OpenFilesCount()
-            assert count.left() == 71
-            assert count.none_left(71) is None
-            assert count.none_left(72) == f"{limit - 71} of {limit} file descriptors are taken: see `ulimit -n`"
+            left = count.left()
+            assert left is not None
+            assert 50 < left <= 71  # other threads may have some
+            assert count.none_left(40) is None
+            why = count.none_left(72)
+            assert why is not None
+            assert why.endswith(f" of {limit} file descriptors are taken: see `ulimit -n`")
         finally:
             os.dup2(numbers[0], hole)
 
 
 def test_where_not_one_is_left_to_look_with_there_is_none(limit: int) -> None:
     with ExitStack() as stack:
-        opened(limit - count_open(), stack)
+        opened(limit - count_open() - 10, stack)
+        with suppress(OSError):  # other threads may have some
+            for _ in range(limit):
+                opened(1, stack)
         count = OpenFilesCount()
         left, why = count.left(), count.none_left(1)
     assert left == 0
