@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 
 from logboom.types import NUMBER_MAX, PartitionLogIndex
 from partitions.log.committed import Columns
-from partitions.log.files import Shelf
 from partitions.log.log_holes import LogHoles
 from partitions.log.open_segment import OpenSegment
 from partitions.log.places import PLACES, Rows, saving, with_fetched
-from partitions.log.recent import RecentBatches
-from ports.clock import Clock
-from ports.disk import Disk
 
 
 class LogFetching(LogHoles):
@@ -23,18 +18,8 @@ class LogFetching(LogHoles):
     open_segment: OpenSegment
     """Written by jobs, off the loop."""
 
-    def __init__(
-        self,
-        *,
-        disk: Disk,
-        directory: Path,
-        files_max: int,
-        shelf: Shelf | None,
-        recent: RecentBatches,
-        clock: Clock | None,
-    ) -> None:
-        super().__init__(disk=disk, directory=directory, files_max=files_max, shelf=shelf, recent=recent, clock=clock)
-        self._followed: tuple[int, bytes, int] | None = None
+    _followed: tuple[int, bytes, int] | None = None
+    """Index, digest and global index of a batch behind which this log is to go on."""
 
     def follow(self, last_index: PartitionLogIndex, digest: bytes, global_index: int = 0) -> None:
         """What is between the end of this log and this batch is gone everywhere: take what follows it.
