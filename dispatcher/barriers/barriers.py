@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from dispatcher.barriers.answers import SLICE, Answers
-from dispatcher.barriers.frontiers import Frontiers
+from dispatcher.barriers.frontiers import Frontiers, holds_up
 from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out
 from dispatcher.barriers.limits import check, check_limits
 from dispatcher.barriers.watermarks import Watermarks
@@ -431,4 +431,4 @@ class Barriers:
             return self.others.stuck(partition_id, level, goal.want.reach, goal.targets[partition_id], own=own)
         if state == "frozen" and self.leads and goal.targets[partition_id] > self._commit:
             return state  # what is committed is applied all the same, and only a leader knows that this is not
-        return state if state in BLOCKED_STATES else ""
+        return state if holds_up(state, goal.want.level) else ""

@@ -19,6 +19,7 @@ ROWS_MAX: Final = 16_384
 """Partitions and levels, together, that are asked for at a time."""
 FRAME_ROWS: Final = 2_048
 BLOCKED_STATES: Final = frozenset(("paused", "damaged", "lost"))
+APPLIED_LEVELS: Final = frozenset((Level.APPLIED, Level.SNAPSHOTTED))
 STATES: Final = BLOCKED_STATES | {"running", "retrying", "frozen", "withdrawn"}
 LEVELS: Final = (Level.ORDERED, Level.DURABLE, Level.APPLIED, Level.SNAPSHOTTED)
 """By their number between nodes."""
@@ -186,9 +187,14 @@ class Frontiers:
         asked = self._rows.get((partition_id, level))
         said = asked.said if asked is not None else {}
         known = [own if node == self._me else said.get(node, (0, "")) for node in nodes]
-        held_up = [state for frontier, state in known if frontier < target and state in BLOCKED_STATES]
+        held_up = [state for frontier, state in known if frontier < target and holds_up(state, level)]
         spare = max(0, len(nodes) - 1) // 2 if scope is Scope.QUORUM else 0
         return held_up[0] if len(held_up) > spare else ""
+
+
+def holds_up(state: str, level: Level) -> bool:
+    """A partition in that state comes no further at that level. One that is paused is written and synced as ever."""
+    return state in BLOCKED_STATES and (state != "paused" or level in APPLIED_LEVELS)
 
 
 def parse_wanted(header: Mapping[str, Any]) -> list[tuple[PartitionId, Level, int, int, bool]]:

@@ -172,8 +172,15 @@ class TestTime:
 
 
 class TestBlocked:
-    @pytest.mark.parametrize("state", ["paused", "damaged"])
-    @pytest.mark.parametrize("level", [Level.APPLIED, Level.DURABLE])
+    @pytest.mark.parametrize(
+        ("state", "level"),
+        [
+            ("paused", Level.APPLIED),
+            ("paused", Level.SNAPSHOTTED),
+            ("damaged", Level.APPLIED),
+            ("damaged", Level.DURABLE),
+        ],
+    )
     def test_a_blocked_partition_is_told_at_once(self, state: str, level: Level) -> None:
         desk = Desk()
         desk.state(B, state)
@@ -184,6 +191,14 @@ class TestBlocked:
         assert error.watermarks == tuple(desk.watermarks.all([A, B]))
         assert f"partition 1 is {state}" in error.message
         assert len(desk.barriers) == 0
+
+    def test_one_that_is_paused_is_synced_all_the_same(self) -> None:
+        """A job from Spark that waited for `durable` was told of a follower's pause, which holds up nothing of that."""
+        desk = Desk()
+        desk.state(B, "paused")
+        waiter, answers = desk.wait(5, [B], Level.DURABLE)
+        assert waiter is not None
+        assert answers == []
 
     def test_one_that_becomes_blocked_wakes_those_who_wait_for_it_and_no_others(self) -> None:
         desk = Desk()
