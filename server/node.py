@@ -209,6 +209,7 @@ class Node:
                 raft.engine.acknowledged_by(peer) if raft.engine.is_leader and peer in raft.engine.peers else None
             ),
             short_of_room=lambda: self.data_dir.free_bytes() < SHORT_OF_ROOM * spare_bytes,
+            doubted=lambda index: self.pipeline.scrubbing.doubt(index),  # noqa: PLW0108 - made later
         )
         compaction = Compaction(
             settings=settings,

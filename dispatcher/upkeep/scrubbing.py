@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -138,12 +138,19 @@ class Scrubbing:
         self.progress = Progress()
         self._states_bytes = 0
         """Of saved states, as the last pass has found."""
+        self._doubted: dict[GlobalLogIndex, None] = {}
+        self._doubts = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin the first pass after a while, if the settings want any."""
         if self._settings.pause_ms:
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def doubt(self, global_index: GlobalLogIndex) -> None:
+        """This set of the node's may be damaged: it is read next. Nothing is, where no pass is wanted."""
+        self._doubted[global_index] = None
+        self._doubts.set()
 
     async def close(self) -> None:
         """Read nothing more."""
@@ -158,16 +165,34 @@ class Scrubbing:
     # -- a pass
 
     async def _run(self) -> None:
-        await wait(min(self._settings.pause_ms, FIRST_MS_MAX) / 1000)
+        pause_ms = min(self._settings.pause_ms, FIRST_MS_MAX)
         while True:
             try:
+                await self._rest(pause_ms / 1000)
                 await self._pass()
             except InvariantViolated as error:
                 self._fatal(error)
                 return
             except Exception as error:  # nobody waits for this task: it must not end unseen
                 log.exception("scrub_failed", error=repr(error))
-            await wait(self._settings.pause_ms / 1000)
+            pause_ms = self._settings.pause_ms
+
+    async def _rest(self, seconds: float) -> None:
+        """Until the next pass: meanwhile what is doubted is read."""
+        until = self._clock.monotonic() + seconds
+        while (left := until - self._clock.monotonic()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._doubts.wait()
+            await self._read_doubted()
+
+    async def _read_doubted(self) -> None:
+        self._doubts.clear()
+        while self._doubted:
+            global_index = next(iter(self._doubted))
+            del self._doubted[global_index]
+            log.warning("snapshot_doubted", global_index=global_index)
+            await self._look_at(self._set(global_index))
 
     async def _pass(self) -> None:
         progress, began = self.progress, self._clock.monotonic()
@@ -175,22 +200,27 @@ class Scrubbing:
         progress.of = await self._offload.run(self._total)
         states_bytes = 0
         for target in self._targets():
-            if target.name in progress.stuck:
-                continue
-            try:
-                with ExitStack() as held:
-                    held.enter_context(target.holding())
-                    nbytes = await self._read(target, held)
+            await self._read_doubted()
+            if target.name not in progress.stuck:
+                nbytes = await self._look_at(target)
                 states_bytes += nbytes if target.state else 0
-            except InvariantViolated:
-                raise
-            except LogboomError as error:
-                log.debug("scrub_passed_over", target=target.name, error=error.message)
-            except Exception as error:  # reading failed, which is no damage: the next pass tries again
-                log.exception("scrub_failed", target=target.name, error=repr(error))
         self._states_bytes = states_bytes
         progress.last_pass_s = round(self._clock.monotonic() - began, 3)
         log.info("scrubbed", number=progress.number, bytes=progress.bytes, damaged=progress.damaged)
+
+    async def _look_at(self, target: Target) -> int:
+        """Read all of it; returns how much that was, 0 if it came to nothing."""
+        try:
+            with ExitStack() as held:
+                held.enter_context(target.holding())
+                return await self._read(target, held)
+        except InvariantViolated:
+            raise
+        except LogboomError as error:
+            log.debug("scrub_passed_over", target=target.name, error=error.message)
+        except Exception as error:  # reading failed, which is no damage: the next pass tries again
+            log.exception("scrub_failed", target=target.name, error=repr(error))
+        return 0
 
     async def _read(self, target: Target, held: ExitStack) -> int:
         pieces = target.pieces()

@@ -15,7 +15,16 @@ import structlog
 
 from dispatcher.upkeep.compaction import COMPACTED_TO
 from dispatcher.upkeep.sources import number
-from logboom.errors import IndexCompacted, InvalidRequest, LogboomError, ProtocolError, Unavailable, Voided
+from logboom.errors import (
+    CorruptData,
+    IncompatibleVersion,
+    IndexCompacted,
+    InvalidRequest,
+    LogboomError,
+    ProtocolError,
+    Unavailable,
+    Voided,
+)
 from logboom.types import MIB, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Buffer, Frame, Kind
 from partitions.log.log import PartitionLog
@@ -30,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 CHUNK_BYTES: Final = 1 * MIB
 """Of a file, and of a log's batches (one batch may be larger), in one frame."""
+OF_FILES: Final = frozenset((Kind.SNAPSHOT_FETCH, Kind.SNAPSHOT_READ))
 OFFER_AGAIN_S: Final = 1.0
 LEASE_S: Final = 30.0
 """A set that a piece was asked of is kept for so long, and what its holder will need next."""
@@ -58,8 +68,11 @@ class SnapshotServing:
         hold_s: float = 0.0,
         acknowledged: Callable[[NodeId], int | None] = lambda _: None,
         short_of_room: Callable[[], bool] = lambda: False,
+        doubted: Callable[[GlobalLogIndex], None] = lambda _: None,
     ) -> None:
         """``damaged`` is told of a batch that cannot be read. ``handed_up``: up to which Raft index all is, here.
+
+        ``doubted`` is told of a set that may be damaged here: it is to be read again.
 
         ``hold_s``: a set is held back from removal for so long, 0: as long as anybody needs it. ``acknowledged``: how
         far a member's log is; None: it is none, or this node does not lead. With ``short_of_room`` nothing is held
@@ -76,6 +89,9 @@ class SnapshotServing:
         self._leases: dict[GlobalLogIndex, float] = {}
         self._given: dict[NodeId, GlobalLogIndex] = {}
         """Which set other nodes have asked for last."""
+        self._given_whole: set[tuple[NodeId, GlobalLogIndex]] = set()
+        """Who has asked for the last piece of which."""
+        self._doubted = doubted
         self._acknowledged = acknowledged
         self._short_of_room = short_of_room
         self._hold_s = hold_s
@@ -132,6 +148,7 @@ class SnapshotServing:
             self.offer(peer)
             return
         job = self._job(frame, peer)
+        self._look_whether_it_was_good(peer, frame)
         kind = Kind.SNAPSHOT_CHUNK if frame.kind is Kind.SNAPSHOT_FETCH else Kind.LOG_CHUNK
 
         def done(piece: Piece | None, error: BaseException | None) -> None:
@@ -139,6 +156,8 @@ class SnapshotServing:
                 known = error if isinstance(error, LogboomError) else Unavailable(f"cannot be read here: {error!r}")
                 self._tell(frame, error)
                 piece = Piece({"error": known.to_wire()}, [])
+            elif frame.kind in OF_FILES and frame.header["file"] == "states":
+                self._note_whole(peer, frame, piece)
             self._links.send(peer, kind, piece.header, piece.body, request_id=frame.request_id)
 
         self._offload.submit(job, done)
@@ -153,18 +172,34 @@ class SnapshotServing:
             raise InvalidRequest(f"there is no partition {frame.header['partition']} here")
         try:
             return await self._offload.run(job)
-        except DamagedBatch as error:
+        except (CorruptData, IncompatibleVersion, OSError) as error:
             self._tell(frame, error)
             raise
 
     def _tell(self, frame: Frame, error: BaseException | None) -> None:
         if isinstance(error, DamagedBatch):
             self._damaged(PartitionId(number(frame.header, "partition")), error)
+        elif frame.kind in OF_FILES and not isinstance(error, IndexCompacted):
+            self._doubted(GlobalLogIndex(number(frame.header, "global_index")))
+
+    def _note_whole(self, peer: NodeId, frame: Frame, piece: Piece) -> None:
+        """With the last piece its states are there, and are compared."""
+        if number(frame.header, "offset") + sum(map(len, piece.body)) >= piece.header["total"]:
+            there = {meta.global_index for meta in self._store.sets()}
+            whole = peer, GlobalLogIndex(number(frame.header, "global_index"))
+            self._given_whole = {each for each in (*self._given_whole, whole) if each[1] in there}
+
+    def _look_whether_it_was_good(self, peer: NodeId, frame: Frame) -> None:
+        """Who has had all of it and begins anew has found that it was not: nobody else sees that before a scrub."""
+        begins = frame.kind in OF_FILES and frame.header["file"] == "meta" and not frame.header["offset"]
+        whole = peer, GlobalLogIndex(number(frame.header, "global_index"))
+        if begins and whole in self._given_whole:
+            self._given_whole.discard(whole)
+            self._doubted(whole[1])
 
     def _job(self, frame: Frame, peer: NodeId | None = None) -> Callable[[], Piece]:
         """The set, if it is here, is held back from now on for a while. Raises ProtocolError. ``peer``: if one asks."""
-        of_file = frame.kind in (Kind.SNAPSHOT_FETCH, Kind.SNAPSHOT_READ)
-        job = self._file_piece(frame) if of_file else self._log_piece(frame)
+        job = self._file_piece(frame) if frame.kind in OF_FILES else self._log_piece(frame)
         global_index = GlobalLogIndex(number(frame.header, "global_index"))
         if any(meta.global_index == global_index for meta in self._store.sets()) and not self._is_overdue(global_index):
             self._leases[global_index] = self._clock.monotonic() + LEASE_S

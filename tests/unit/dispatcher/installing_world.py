@@ -93,7 +93,7 @@ class Source:
     ) -> None:
         """``digest``: what the set says that the log ends with, should it lie. ``raft_index``: of its cut."""
         self.cluster, self.raft_index = cluster, RaftIndex(raft_index)
-        self.now = 0.0
+        self.now, self.doubted = 0.0, list[GlobalLogIndex]()
         self.disk, self.batches = SimDisk(random.Random(1)), chain(COUNT)
         self.log = open_log(self.disk)
         append(self.log, self.batches)
@@ -109,6 +109,7 @@ class Source:
             offload=Inline(),  # type: ignore[arg-type]
             damaged=lambda *_: None,
             handed_up=lambda: 1 << 40,
+            doubted=self.doubted.append,
         )
         wire.nodes[name] = lambda peer, frame: self.serving.on_frame(NodeId(peer), frame)
 

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.upkeep.scrubbing import FIRST_MS_MAX, Scrubbing
+from logboom.errors import CorruptData
 from logboom.settings import ScrubSettings
-from logboom.types import PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.reading import DamagedBatch
 from ports.scrub import AGAIN, AGAIN_S, Piece, Pieces
 from tests.unit.raftlog.world import VirtualClock, VirtualLoop, VirtualOffload
@@ -167,3 +168,32 @@ def test_damage_to_what_was_destroyed_since_is_shown_no_more() -> None:
     assert len(scrubbing.status()["open"]) == 1
     del logs[partition]
     assert scrubbing.status()["open"] == []
+
+
+def test_a_set_that_is_doubted_is_read_at_once_and_goes_if_it_is_damaged() -> None:
+    """Until the next pass, which may be far away, it passed for whole."""
+    loop, dropped = VirtualLoop(), list[tuple[GlobalLogIndex, float]]()
+    good, bad = GlobalLogIndex(10), GlobalLogIndex(20)
+    scrubbing = over(lambda: iter(()), loop, bytes_per_s=1 << 30)
+    began = loop.now
+    scrubbing._store = SimpleNamespace(  # type: ignore[assignment]
+        sets=tuple,
+        scrub=lambda g: iter([Piece(9, CorruptData("rotten", path="x") if g == bad else None)]),
+        drop=lambda g: dropped.append((g, loop.now - began)),
+    )
+
+    async def story() -> None:
+        scrubbing.start()
+        await asyncio.sleep(5)
+        scrubbing.doubt(good)
+        scrubbing.doubt(bad)
+        await asyncio.sleep(5)
+        assert [g for g, _ in dropped] == [bad]
+        assert dropped[0][1] < 10 < FIRST_MS_MAX / 1000
+        assert scrubbing.status()["pass"] == 0, "which comes as it would have"
+        await asyncio.sleep(FIRST_MS_MAX / 1000 - 10 + 1)
+        assert scrubbing.status()["pass"] == 1
+        await scrubbing.close()
+
+    loop.run_until_complete(story())
+    loop.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,18 +12,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from chaos.sim.disk import SimDisk
-from dispatcher.upkeep.serving import Piece, SnapshotServing
-from logboom.errors import InvalidRequest, Unavailable
+from dispatcher.upkeep.serving import OFFER_AGAIN_S, Piece, SnapshotServing
+from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, Unavailable
 from logboom.types import NodeId, PartitionLogIndex
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
-from tests.unit.dispatcher.installing_world import Inline
+from tests.unit.dispatcher.installing_world import G, Inline, Source, Target, Wire
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, chain, commit, grown, open_log
 
 BATCHES = chain(4)
-N2, N3 = NodeId("n2"), NodeId("n3")
+N2, N3, N_TARGET = NodeId("n2"), NodeId("n3"), NodeId("t")
 LAST = BATCHES[-1]
 
 
@@ -282,3 +283,44 @@ async def test_a_client_is_told_the_same() -> None:
             await asked.serving.read(asked.frame(Kind.LOG_READ, **wrong))
     asked.fails = None
     assert (await asked.serving.read(asked.frame(Kind.LOG_READ))).header["rows"] == []
+
+
+def rot(source: Source, offset: int) -> None:
+    name = next(each for each in source.disk.list(Path("/s/snapshots")) if each.endswith(".states"))
+    source.disk.flip(Path("/s/snapshots") / name, offset, 1)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_set_that_was_given_whole_and_is_asked_for_anew_is_doubted(*, damaged: bool) -> None:
+    """It was given, again and again, to whoever needed it, and passed for one that has what its batches did."""
+    wire = Wire()
+    source, target = Source("a", wire, big=100), Target(wire)
+    if damaged:
+        rot(source, 5000)
+    source.serving.offer(N_TARGET)
+    await target.ended()
+    assert (bool(target.store.sets()), source.doubted) == (not damaged, [])
+    if damaged:
+        source.now += OFFER_AGAIN_S
+        source.serving.offer(N_TARGET)
+        await target.ended()
+        assert source.doubted == [G]
+
+
+async def test_a_set_that_cannot_be_given_is_doubted() -> None:
+    wire = Wire()
+    source = Source("a", wire, big=100)
+    rot(source, 3)
+    for kind in (Kind.SNAPSHOT_FETCH, Kind.SNAPSHOT_READ):
+        frame = Frame(kind, 7, {"global_index": int(G), "file": "states", "offset": 0})
+        if kind is Kind.SNAPSHOT_FETCH:
+            source.serving.on_frame(N_TARGET, frame)
+            await asyncio.sleep(0.01)
+        else:
+            with pytest.raises(CorruptData):
+                await source.serving.read(frame)
+    assert source.doubted == [G, G]
+    source.store.drop(G)
+    with pytest.raises(IndexCompacted):
+        await source.serving.read(frame)
+    assert source.doubted == [G, G], "it is gone"
