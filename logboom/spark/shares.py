@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple, Self
 
@@ -92,7 +93,7 @@ def state_shares(options: ReadOptions, session: Session) -> list[Share]:
     known = session.run(lambda client: client.partitions())
     if options.partitions is None:  # beside the logs that there are, say
         known = [p for p in known if machines[p] == "kv"] or known
-    chosen = _chosen(options, known)
+    chosen = _chosen(options, known, count=len(known))
     other = [p for p in chosen if machines[p] != "kv"]
     if other:
         raise InvalidRequest(f"partition {other[0]} runs {machines[other[0]]}, which has no keys to read: view=log")
@@ -161,16 +162,36 @@ def without(merged: Merged, partition: int, options: ReadOptions, session: Sessi
 
 
 def marks(options: ReadOptions, session: Session) -> list[Watermark]:
-    """Of all partitions there are now and users see: the leader's, with every committed record, or the node's asked."""
+    """Of those partitions that the options name, or all that users see, as far as there are any now.
+
+    The leader's, with every committed record, or the node's asked. They are asked for by name: one that is being opened
+    where they are asked for is waited for, not left out, and one that nobody wants keeps nobody from the others.
+    """
     _check_node(options, session)
-    if options.node is None:
+    node, wanted = options.node, _wanted(options)
+    while True:
         # Whoever believes that somebody leads may be wrong, and not know yet what was created or committed since.
-        found = session.run(lambda client: client.watermarks(linearizable=True))
-    else:
-        session.refresh(node=options.node)
-        found = session.run(lambda client: client.watermarks(node=options.node))
-    shown = frozenset(session.run(lambda client: client.partitions()))
-    return [mark for mark in found if mark.partition_id in shown]
+        session.refresh(node=node)
+        shown = session.run(lambda client: client.partitions())
+        asked = [p for p in shown if wanted is None or p in wanted]
+        if not asked:
+            return []
+        try:
+            return session.run(partial(_marks, asked, node))
+        except NoSuchPartition:  # since it was said to be there
+            continue
+
+
+async def _marks(partitions: Sequence[int], node: str | None, client: Client) -> list[Watermark]:
+    return await client.watermarks(partitions, node=node, linearizable=node is None)
+
+
+def _wanted(options: ReadOptions) -> frozenset[int] | None:
+    """Those that the options name; None: all."""
+    if options.partitions is None:
+        return None
+    offsets = (options.start, options.end)
+    return frozenset(options.partitions).union(*(each for each in offsets if isinstance(each, Mapping)))
 
 
 def living(session: Session) -> frozenset[int]:
@@ -258,7 +279,8 @@ def split(shares: Sequence[Share], tasks_min: int) -> list[Share]:
 
 
 def _logs(options: ReadOptions, session: Session, last: Mapping[int, int]) -> list[Share]:
-    chosen = _chosen(options, sorted(last))
+    shown = session.run(lambda client: client.partitions())
+    chosen = _chosen(options, sorted(last), count=len(shown))
     from_time = options.start_time_ms is not None
     earliest = [p for p in chosen if last[p] and not from_time and _asked(options.start, p, EARLIEST) == EARLIEST]
     held = first_held(session, earliest, node=options.node)
@@ -288,15 +310,15 @@ def check_in_log(option: str, offset: int, partition: int, last: int) -> None:
         )
 
 
-def _chosen(options: ReadOptions, known: Sequence[int]) -> list[int]:
+def _chosen(options: ReadOptions, known: Sequence[int], *, count: int) -> list[int]:
     chosen = list(options.partitions) if options.partitions is not None else list(known)
     named = [p for offsets in (options.start, options.end) if isinstance(offsets, Mapping) for p in offsets]
     missing = [p for p in (*chosen, *named) if p not in known]
     if missing:
         raise NoSuchPartition(
-            f"partition {missing[0]} does not exist; this cluster has {len(known)}",
+            f"partition {missing[0]} does not exist; this cluster has {count}",
             partition_id=missing[0],
-            partitions=len(known),
+            partitions=count,
         )
     passed = [p for p in named if p not in chosen]
     if passed:
