@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from logboom.spark.options import EARLIEST, LATEST, ReadOptions
 from logboom.spark.times import PROBES_MAX, offsets_from
 from logboom.types import Watermark
 
+log: Final = logging.getLogger("logboom.spark")
 HIGHEST: Final = (1 << 63) - 1
 ASK_AGAIN_S: Final = 0.05
 
@@ -151,11 +153,18 @@ def _last_held(
             if options.fail_on_data_loss:
                 raise
             parts = tuple(s for s in parts if s.partition_id != gone.partition_id)
+        except IndexCompacted as gone:  # so is what lies in front of it
+            if options.fail_on_data_loss:
+                raise
+            partition = gone.fields["partition_id"]
+            (share,) = [s for s in parts if s.partition_id == partition]
+            log.warning("partition %d: all %d records from offset %d on are gone", partition, share.rows, share.start)
+            parts = tuple(s for s in parts if s.partition_id != partition)
 
 
-def without(merged: Merged, partition: int, options: ReadOptions, session: Session) -> Merged:
-    """What is left of a range when a partition was destroyed; where it ended, nobody may be able to see now."""
-    parts = tuple(s for s in merged.parts if s.partition_id != partition)
+def without(merged: Merged, partitions: Collection[int], options: ReadOptions, session: Session) -> Merged:
+    """What is left of a range when partitions are gone; where it ended, nobody may be able to see now."""
+    parts = tuple(s for s in merged.parts if s.partition_id not in partitions)
     parts, ends = _last_held(parts, options, session)
     high = max((int(b.global_index) for b in ends.values()), default=0)
     return Merged(Span(merged.span.low, min(merged.span.high, high)), parts)
@@ -247,7 +256,7 @@ def first_batches(
                         return
                 except IndexCompacted as gone:
                     if follow:
-                        raise
+                        raise IndexCompacted(gone.message, first=gone.first, partition_id=partition) from gone
                     found[partition] = Place(gone.first, 0)
                 except Voided as gap:
                     if follow:

@@ -261,3 +261,13 @@ def test_offsets_that_a_log_does_not_have_are_an_error_not_fewer_rows(session):
     for name in ("startingOffsets", "endingOffsets"):
         with pytest.raises(InvalidRequest, match="offsets of partition 1, which is none of the option partitions"):
             plan(session, **{name: '{"1": 5}'}, partitions="0")
+
+
+def test_a_log_of_which_all_that_was_asked_for_is_gone_is_left_out_of_the_global_order_or_an_error(session, caplog):
+    session.client.held[0] = (100, 99)
+    named = {"ordered": "global", "startingOffsets": '{"0": 40}'}
+    with pytest.raises(IndexCompacted):
+        plan(session, **named)
+    assert plan(session, **named, failOnDataLoss="false") == [Merged(Span(1, 90), (Share(1, 1, 9),))]
+    assert "partition 0: all 60 records from offset 40 on are gone" in caplog.text
+    assert plan(session, **named, partitions="0", failOnDataLoss="false") == []
