@@ -11,6 +11,7 @@ from typing import Any
 from logboom.client import Client
 from logboom.errors import IndexCompacted, LogboomError, PartitionDestroyed, Unavailable, Voided
 from logboom.spark.connection import Session, all_or_none
+from logboom.spark.options import ReadOptions
 from logboom.spark.shares import Share
 from logboom.spark.times import PROBES_MAX
 
@@ -75,13 +76,28 @@ def held_by(node: str, wanted: Sequence[Share], start_global: int, session: Sess
     return found
 
 
-def choose(
-    nodes: Sequence[str], wanted: Sequence[Share], start_global: int, session: Session, *, timeout: float
+def holder(
+    options: ReadOptions, node: str | None, wanted: Sequence[Share], start_global: int, session: Session, *, turn: int
 ) -> tuple[str, Held]:
     """The first node that has all that is wanted; else the one that lacks least of it, and what nobody has.
 
-    Raises Unavailable if no node can be asked, PartitionDestroyed.
+    ``node``: the only one to be asked. ``turn``: says who is asked first. Raises Unavailable if no node can be asked,
+    PartitionDestroyed.
     """
+    timeout = options.target.request_timeout_ms / 1000
+    if node is not None:
+        return _choose([node], wanted, start_global, session, timeout)
+    members = list(session.run(lambda client: client.members()).values())
+    at = turn % max(1, len(members))
+    try:
+        return _choose([*members[at:], *members[:at]], wanted, start_global, session, timeout)
+    except Unavailable:  # from here they may have other addresses
+        return _choose(options.target.endpoints.split(","), wanted, start_global, session, timeout)
+
+
+def _choose(
+    nodes: Sequence[str], wanted: Sequence[Share], start_global: int, session: Session, timeout: float
+) -> tuple[str, Held]:
     said: dict[str, Held] = {}
     failed: Exception | None = None
     for node in nodes:

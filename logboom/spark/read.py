@@ -15,7 +15,7 @@ from logboom.client import Client
 from logboom.client.reads import LogBatch, close_now
 from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
 from logboom.records import RecordBlock
-from logboom.spark.beginnings import choose, held_by
+from logboom.spark.beginnings import held_by, holder
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import ReadOptions
@@ -345,10 +345,8 @@ def _begin_anew(
 
     Raises IndexCompacted for what is gone from all; with ``failOnDataLoss=false`` goes on behind that.
     """
-    wanted, patience = progress.wanted(), options.target.request_timeout_ms / 1000
-    nodes = [node] if node is not None else list(session.run(lambda client: client.members()).values())
-    turn = (turn + progress.merged.span.low) % len(nodes)  # not all tasks ask the same
-    chosen, held = choose([*nodes[turn:], *nodes[:turn]], wanted, progress.after_global + 1, session, timeout=patience)
+    turn += progress.merged.span.low  # not all tasks ask the same
+    chosen, held = holder(options, node, progress.wanted(), progress.after_global + 1, session, turn=turn)
     nothing = progress.begin_behind(held.gone)
     if nothing:  # the range may have ended with that
         progress.go_on_with(without(progress.merged, nothing, options, session))

@@ -8,7 +8,7 @@ import pytest
 
 from logboom.background import Background
 from logboom.client.reads import LogBatch
-from logboom.errors import IndexCompacted, Voided
+from logboom.errors import IndexCompacted, Unavailable, Voided
 from logboom.records import RecordBlock
 from logboom.spark.columns import LOG
 from logboom.spark.connection import Session
@@ -62,7 +62,7 @@ class Client:
     async def _look(self, node, partition, start, start_global):
         """Where a node's log begins."""
         self.looked.append(node)
-        held = self.held.get(node, {})
+        held = self.held.get(node, {} if node in self.nodes.values() else Unavailable("nobody is there"))
         if isinstance(held, Exception):
             raise held
         first, before_global, last = held.get(partition, (1, 0, 1 << 60))

@@ -99,8 +99,15 @@ def test_one_that_cannot_be_asked_is_passed_over(three):
     found = three([LATER], [A, B, C], n2=down)
     assert offsets(merged(found, BOTH, 1, 9)) == [1, 2, 1, 2, 3]
     assert scanned(found) == [None, "n:3"]
-    with pytest.raises(Unavailable, match="no node says where its logs begin: down"):
+    with pytest.raises(Unavailable, match="no node says where its logs begin"):
         list(merged(three([LATER], n1=down, n2=down, n3=down), BOTH, 1, 9, numRetries="0"))
+
+
+def test_where_nodes_have_other_addresses_for_clients_these_are_asked(session):
+    found = session([LATER], [A, B, C])
+    found.client.held = {"n:1": Unavailable("no such host"), "a:1": {}}
+    assert offsets(merged(found, BOTH, 1, 9)) == [1, 2, 1, 2, 3]
+    assert scanned(found) == [None, "a:1"]
 
 
 def test_one_that_is_behind_is_not_the_one_to_read_from(three):
