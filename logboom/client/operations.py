@@ -10,7 +10,7 @@ from logboom.client.attempts import seconds
 from logboom.client.cluster import Cluster
 from logboom.client.parts import partition_ids
 from logboom.client.reads import AtLeast, Reader, watermark_of
-from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, ProtocolError
+from logboom.errors import InvalidRequest, LogboomError, ProtocolError
 from logboom.types import PARTITION_SETTINGS, Ack, GlobalLogIndex, PartitionLogIndex, Watermark
 from logboom.wire import Frame, Kind
 
@@ -148,11 +148,7 @@ class Operations:
         if linearizable:
             if node is not None:
                 raise InvalidRequest("node= does not go with linearizable")
-            marks, _ = await self._reader.watermarks(deadline=self._deadline(timeout), linearizable=True)
-            if missing := [p for p in wanted or () if p not in marks]:
-                raise NoSuchPartition(
-                    f"partition {missing[0]} does not exist", partition_id=missing[0], partitions=len(marks)
-                )
+            marks = await self._reader.watermarks_now(wanted, deadline=self._deadline(timeout))
             return [marks[p] for p in sorted(marks if wanted is None else wanted)]
         frame = await self._reader.ask_node(
             Kind.WATERMARKS,

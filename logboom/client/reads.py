@@ -14,7 +14,7 @@ from logboom.client.log_batches import LogBatch
 from logboom.client.streams import LogStreams
 from logboom.client.streams import close as close_now
 from logboom.commands import Value, unpack_numbers
-from logboom.errors import DeadlineExceeded, IncompatibleVersion, InvalidRequest
+from logboom.errors import DeadlineExceeded, IncompatibleVersion, InvalidRequest, NoSuchPartition, PartitionDestroyed
 from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionId, Token, Watermark, watermark_of
 from logboom.wire import Frame, Kind
@@ -247,19 +247,37 @@ class Reader(LogStreams):
         except TimeoutError:
             raise DeadlineExceeded(f"no more came within {patience:.3g} s", outcome="not_applied") from None
 
-    async def watermarks(
-        self, *, deadline: float, linearizable: bool = False
-    ) -> tuple[dict[int, Watermark], GlobalLogIndex]:
-        """Of all partitions, at whoever leads, or (``linearizable``) proves that it does, and its commit index."""
+    async def watermarks(self, *, deadline: float) -> tuple[dict[int, Watermark], GlobalLogIndex]:
+        """Of all partitions, at whoever leads, and its commit index."""
 
         async def ask(node: NodeConnection) -> Frame:
-            if linearizable:
-                await self._cluster.refresh_partitions(node, linearizable=True)
             return await node.request(Kind.WATERMARKS, {"partitions": None})
 
         frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
-        marks = [watermark_of(row) for row in frame.header["watermarks"]]
-        return {m.partition_id: m for m in marks}, GlobalLogIndex(frame.header["commit_index"])
+        return _marks(frame), GlobalLogIndex(frame.header["commit_index"])
+
+    async def watermarks_now(self, partitions: Sequence[int] | None, *, deadline: float) -> dict[int, Watermark]:
+        """Of the partitions (None: all), at whoever proves that it leads. Raises NoSuchPartition.
+
+        They are asked for by name: one that is being opened there is waited for, not left out, and one that cannot be
+        shown now keeps nobody from the others.
+        """
+
+        async def ask(node: NodeConnection) -> dict[int, Watermark]:
+            await self._cluster.refresh_partitions(node, linearizable=True)
+            known = sorted(row[0] for row in self._cluster.partitions)
+            wanted = known if partitions is None else list(partitions)
+            for missing in (p for p in wanted if p not in known):
+                why = f"partition {missing} does not exist"
+                raise NoSuchPartition(why, partition_id=missing, partitions=len(known))
+            try:
+                return _marks(await node.request(Kind.WATERMARKS, {"partitions": wanted})) if wanted else {}
+            except PartitionDestroyed:
+                if partitions is not None:
+                    raise
+            return await ask(node)  # since it was said to be there
+
+        return await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
 
     async def refresh_partitions(self, at_least: AtLeast, node: str | None, *, deadline: float) -> None:
         """Learn which there are: all that were before this call, or (``at_least``, ``node``) as some node knows it."""
@@ -307,6 +325,10 @@ class Reader(LogStreams):
 
     def _left_ms(self, deadline: float) -> int:
         return max(1, int((deadline - self._cluster.now) * 1000))
+
+
+def _marks(frame: Frame) -> dict[int, Watermark]:
+    return {mark.partition_id: mark for mark in map(watermark_of, frame.header["watermarks"])}
 
 
 def _close(connections: list[NodeConnection]) -> None:

@@ -280,6 +280,9 @@ def session(target: Target, *, but: Session | None = None) -> Session:
         each.rest()
         if each.resting:
             with _lock:
-                if _sessions.get(key) is each:
+                forgotten = _sessions.get(key) is each
+                if forgotten:
                     del _sessions[key]
+            if forgotten:
+                each.leave()  # whoever has it still may use it once more: nobody else would close what that makes
     return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from logboom.client import Client
 from logboom.client.reads import LogBatch, close_now
 from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
 from logboom.records import RecordBlock
+from logboom.spark.beginnings import held_by, holder
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import ReadOptions
@@ -171,6 +172,8 @@ class _Progress:
     seen: dict[int, int] = field(default_factory=dict)
     from_first: bool = False
     """What comes now comes from where each log begins, not from a global index."""
+    passed: Mapping[int, int] = field(default_factory=dict)
+    """By partition, where it begins, if what is missing in front of that lies in front of the range, too."""
     _done: bool = False
 
     def done(self) -> bool:
@@ -185,20 +188,21 @@ class _Progress:
         """False: it lies outside of what is to be read yet."""
         span, partition = self.merged.span, batch.partition_id
         self._done = self._done or batch.global_index >= span.high
-        if batch.global_index > span.high:
-            return False
         before = self.seen.get(partition)
         if batch.global_index <= self.after_global:
             self.seen[partition] = max(before or 0, int(batch.last_index))
             return False
+        # One behind the range, too: it tells that nothing is left of what should have come in front of it.
         if before is not None and batch.first_index != before + 1:
             self._gap(batch, before)
-        if before is None and self.from_first:
-            self._begin(batch)
+        if before is None and (self.from_first or span.low <= 1):
+            self._missing(self._rest(partition, 0), int(batch.first_index))
+        self.seen[partition] = int(batch.last_index)
+        if batch.global_index > span.high:
+            return False
         if isinstance(batch, Voided):
             self._step_over(batch)
         self.after_global = batch.global_index
-        self.seen[partition] = int(batch.last_index)
         return True
 
     def _step_over(self, void: Voided) -> None:
@@ -213,27 +217,60 @@ class _Progress:
     def leave_out(self, gone: PartitionDestroyed, rest: Merged) -> None:
         """Go on with the others, which may end earlier."""
         log.warning("%s; it was read up to offset %d", gone, self.seen.get(gone.partition_id, 0))
+        self.go_on_with(rest)
+
+    def go_on_with(self, rest: Merged) -> None:
+        """What is left of the range."""
         self.merged = rest
         self._done = self._done or self.after_global >= rest.span.high
 
+    def wanted(self) -> list[Share]:
+        """What is still to be read of each, or lies behind the range."""
+        following = (self._rest(s.partition_id, self.seen.get(s.partition_id, 0)) for s in self.merged.parts)
+        return [share for share in following if share.rows]
+
+    def begin_behind(self, gone: Mapping[int, int]) -> frozenset[int]:
+        """Nothing is expected in front of these offsets any more. Those of which nothing is left.
+
+        Raises IndexCompacted.
+        """
+        nothing = set[int]()
+        for share in self.wanted():
+            first = gone.get(share.partition_id, 0)
+            self._missing(share, first)
+            if first > share.end:
+                nothing.add(share.partition_id)
+            if first > share.start:
+                self.seen[share.partition_id] = first - 1
+        return frozenset(nothing)
+
+    def _rest(self, partition: int, before: int) -> Share:
+        share = self._share(partition)
+        return replace(share, start=max(share.start, before + 1, self.passed.get(partition, 0)))
+
     def _gap(self, batch: LogBatch | Voided, before: int) -> None:
         partition = batch.partition_id
-        if self.fail_on_data_loss or batch.first_index <= before:
-            raise CorruptData(
-                f"partition {partition}: offset {batch.first_index} came after {before}; if what is between was "
-                "declared void, failOnDataLoss=false goes on behind it",
-                path=f"partition {partition}",
-                offset=before,
-            )
-        log.warning(GONE, partition, batch.first_index - before - 1, before + 1)
+        if batch.first_index > before:
+            rest = self._rest(partition, before)
+            if self.from_first or not self.fail_on_data_loss:
+                self._missing(rest, int(batch.first_index))
+                return
+            if min(rest.end + 1, batch.first_index) <= rest.start:
+                return
+        raise CorruptData(
+            f"partition {partition}: offset {batch.first_index} came after {before}; if what is between was "
+            "declared void, failOnDataLoss=false goes on behind it",
+            path=f"partition {partition}",
+            offset=before,
+        )
 
-    def _begin(self, batch: LogBatch | Voided) -> None:
-        start = self._share(batch.partition_id).start
-        if batch.first_index <= start:
+    def _missing(self, share: Share, first: int) -> None:
+        missing = min(first, share.end + 1) - share.start
+        if missing <= 0:
             return
         if self.fail_on_data_loss:
-            raise _lost(batch.partition_id, start, int(batch.first_index))
-        log.warning(GONE, batch.partition_id, batch.first_index - start, start)
+            raise _lost(share.partition_id, share.start, first)
+        log.warning(GONE, share.partition_id, missing, share.start)
 
     def _share(self, partition: int) -> Share:
         return next(s for s in self.merged.parts if s.partition_id == partition)
@@ -243,24 +280,35 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
     """Several partitions in global order. Raises DeadlineExceeded, IndexCompacted, Voided, CorruptData.
 
     A node tells no more than it had when it was asked, and it may be behind: it is asked again from there on until
-    something at the end of the range, or behind it, has been seen. Where one log begins behind the range's start, all
-    are read from where they begin: each has removed what it has, and from a common index on others would lack more.
+    something at the end of the range, or behind it, has been seen. Where on all nodes one log begins behind the range's
+    start, all are read from where they begin: each has removed what it has, and from a common index on others would
+    lack more. Then it matters which node is asked (``beginnings``).
     """
     node = _address(options, session)
-    parts = {s.partition_id: s for s in merged.parts}
     progress = _Progress(merged, options.fail_on_data_loss, merged.span.low - 1)
     patience = options.target.request_timeout_ms / 1000
     failures, deadline = 0, time.monotonic() + patience
-    begins_later = False
+    begins_later, looked = False, False
     while not progress.done():
-        before = progress.after_global
-        progress.from_first, begins_later = begins_later or not before, False
+        before, asked = progress.after_global, node
+        progress.from_first, progress.passed, begins_later = begins_later, {}, False
         try:
-            for batches in _scan(list(parts), 0 if progress.from_first else before + 1, node, options, session):
+            if progress.from_first:
+                asked, progress.passed = _begin_anew(progress, node, failures, options, session)
+                if progress.done():
+                    return
+            for batches in _scan(progress, asked, options, session):
                 taken = progress.batches_of(batches)
+                parts = {s.partition_id: s for s in progress.merged.parts}
                 cuts = [_cut(b, parts[b.partition_id], merged.span) for b in taken]
                 for ready in _gathered([c for c in cuts if c is not None]):
                     yield from pieces(log_columns(ready, schema))
+                if progress.done():
+                    return
+            if progress.after_global == before and not looked:
+                # Of what all others have removed, one that is behind says nothing.
+                looked = True
+                _begin_anew(progress, node, failures, options, session)
                 if progress.done():
                     return
         except _BeginsLater:
@@ -270,30 +318,48 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
         except PartitionDestroyed as error:
             if options.fail_on_data_loss:
                 raise
-            progress.leave_out(error, without(progress.merged, error.partition_id, options, session))
-            parts = {s.partition_id: s for s in progress.merged.parts}
+            progress.leave_out(error, without(progress.merged, {error.partition_id}, options, session))
             continue
         except TimeoutError:  # its disk hangs: the next one has its turn
             failures += 1
             if failures > options.retries or node is not None:
                 raise _late(options, "in global order", progress.after_global, merged.span.high) from None
-            _meet(next(iter(parts)), session)
+            _meet(progress.merged.parts[0].partition_id, session)
             deadline = time.monotonic() + patience
         except LogboomError as error:
             failures += 1
             if not error.retryable or failures > options.retries:
                 raise
         if progress.after_global > before:
-            failures, deadline = 0, time.monotonic() + patience
+            failures, deadline, looked = 0, time.monotonic() + patience, False
         elif time.monotonic() > deadline:
             raise _late(options, "in global order", before, merged.span.high)
         else:
             time.sleep(LOOK_AGAIN_S)
 
 
+def _begin_anew(
+    progress: _Progress, node: str | None, turn: int, options: ReadOptions, session: Session
+) -> tuple[str, Mapping[int, int]]:
+    """Which node to read from where its logs begin, and what that is in front of the range.
+
+    Raises IndexCompacted for what is gone from all; with ``failOnDataLoss=false`` goes on behind that.
+    """
+    turn += progress.merged.span.low  # not all tasks ask the same
+    chosen, held = holder(options, node, progress.wanted(), progress.after_global + 1, session, turn=turn)
+    nothing = progress.begin_behind(held.gone)
+    if nothing:  # the range may have ended with that
+        progress.go_on_with(without(progress.merged, nothing, options, session))
+    return chosen, held.passed
+
+
 def _scan(
-    partitions: list[int], start_global: int, node: str | None, options: ReadOptions, session: Session
+    progress: _Progress, node: str | None, options: ReadOptions, session: Session
 ) -> Iterator[list[LogBatch | Voided]]:
+    """From where ``progress`` is; or from where the logs of a node begin, if it still has what it was chosen for."""
+    partitions = [s.partition_id for s in progress.merged.parts]
+    start_global = 0 if progress.from_first else progress.after_global + 1
+
     async def scan(client: Client) -> AsyncIterator[LogBatch | Voided]:
         gaps: list[Voided] = []  # those told of since the last batch
         batches = client.scan_log(
@@ -312,9 +378,16 @@ def _scan(
         finally:
             await close_now(batches)
 
-    return session.prefetch(
-        scan, size=_size, bytes_max=options.fetch_bytes, timeout=options.target.request_timeout_ms / 1000
-    )
+    patience = options.target.request_timeout_ms / 1000
+    unsure = progress.from_first
+    for batches in session.prefetch(scan, size=_size, bytes_max=options.fetch_bytes, timeout=patience):
+        if unsure and node is not None:
+            # Now that it is under way nothing of it is removed any more.
+            held = held_by(node, progress.wanted(), progress.after_global + 1, session, timeout=patience)
+            if held.gone:
+                raise _BeginsLater
+            progress.passed, unsure = {**progress.passed, **held.passed}, False
+        yield batches
 
 
 def _cut(batch: LogBatch, share: Share, span: Span) -> LogBatch | None:

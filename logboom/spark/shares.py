@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple, Self
 
@@ -23,6 +25,7 @@ from logboom.spark.options import EARLIEST, LATEST, ReadOptions
 from logboom.spark.times import PROBES_MAX, offsets_from
 from logboom.types import Watermark
 
+log: Final = logging.getLogger("logboom.spark")
 HIGHEST: Final = (1 << 63) - 1
 ASK_AGAIN_S: Final = 0.05
 
@@ -92,7 +95,7 @@ def state_shares(options: ReadOptions, session: Session) -> list[Share]:
     known = session.run(lambda client: client.partitions())
     if options.partitions is None:  # beside the logs that there are, say
         known = [p for p in known if machines[p] == "kv"] or known
-    chosen = _chosen(options, known)
+    chosen = _chosen(options, known, count=len(known))
     other = [p for p in chosen if machines[p] != "kv"]
     if other:
         raise InvalidRequest(f"partition {other[0]} runs {machines[other[0]]}, which has no keys to read: view=log")
@@ -150,27 +153,54 @@ def _last_held(
             if options.fail_on_data_loss:
                 raise
             parts = tuple(s for s in parts if s.partition_id != gone.partition_id)
+        except IndexCompacted as gone:  # so is what lies in front of it
+            if options.fail_on_data_loss:
+                raise
+            partition = gone.fields["partition_id"]
+            (share,) = [s for s in parts if s.partition_id == partition]
+            log.warning("partition %d: all %d records from offset %d on are gone", partition, share.rows, share.start)
+            parts = tuple(s for s in parts if s.partition_id != partition)
 
 
-def without(merged: Merged, partition: int, options: ReadOptions, session: Session) -> Merged:
-    """What is left of a range when a partition was destroyed; where it ended, nobody may be able to see now."""
-    parts = tuple(s for s in merged.parts if s.partition_id != partition)
+def without(merged: Merged, partitions: Collection[int], options: ReadOptions, session: Session) -> Merged:
+    """What is left of a range when partitions are gone; where it ended, nobody may be able to see now."""
+    parts = tuple(s for s in merged.parts if s.partition_id not in partitions)
     parts, ends = _last_held(parts, options, session)
     high = max((int(b.global_index) for b in ends.values()), default=0)
     return Merged(Span(merged.span.low, min(merged.span.high, high)), parts)
 
 
 def marks(options: ReadOptions, session: Session) -> list[Watermark]:
-    """Of all partitions there are now and users see: the leader's, with every committed record, or the node's asked."""
+    """Of those partitions that the options name, or all that users see, as far as there are any now.
+
+    The leader's, with every committed record, or the node's asked. They are asked for by name: one that is being opened
+    where they are asked for is waited for, not left out, and one that nobody wants keeps nobody from the others.
+    """
     _check_node(options, session)
-    if options.node is None:
+    node, wanted = options.node, _wanted(options)
+    while True:
         # Whoever believes that somebody leads may be wrong, and not know yet what was created or committed since.
-        found = session.run(lambda client: client.watermarks(linearizable=True))
-    else:
-        session.refresh(node=options.node)
-        found = session.run(lambda client: client.watermarks(node=options.node))
-    shown = frozenset(session.run(lambda client: client.partitions()))
-    return [mark for mark in found if mark.partition_id in shown]
+        session.refresh(node=node)
+        shown = session.run(lambda client: client.partitions())
+        asked = [p for p in shown if wanted is None or p in wanted]
+        if not asked:
+            return []
+        try:
+            return session.run(partial(_marks, asked, node))
+        except NoSuchPartition:  # since it was said to be there
+            continue
+
+
+async def _marks(partitions: Sequence[int], node: str | None, client: Client) -> list[Watermark]:
+    return await client.watermarks(partitions, node=node, linearizable=node is None)
+
+
+def _wanted(options: ReadOptions) -> frozenset[int] | None:
+    """Those that the options name; None: all."""
+    if options.partitions is None:
+        return None
+    offsets = (options.start, options.end)
+    return frozenset(options.partitions).union(*(each for each in offsets if isinstance(each, Mapping)))
 
 
 def living(session: Session) -> frozenset[int]:
@@ -226,7 +256,7 @@ def first_batches(
                         return
                 except IndexCompacted as gone:
                     if follow:
-                        raise
+                        raise IndexCompacted(gone.message, first=gone.first, partition_id=partition) from gone
                     found[partition] = Place(gone.first, 0)
                 except Voided as gap:
                     if follow:
@@ -258,7 +288,8 @@ def split(shares: Sequence[Share], tasks_min: int) -> list[Share]:
 
 
 def _logs(options: ReadOptions, session: Session, last: Mapping[int, int]) -> list[Share]:
-    chosen = _chosen(options, sorted(last))
+    shown = session.run(lambda client: client.partitions())
+    chosen = _chosen(options, sorted(last), count=len(shown))
     from_time = options.start_time_ms is not None
     earliest = [p for p in chosen if last[p] and not from_time and _asked(options.start, p, EARLIEST) == EARLIEST]
     held = first_held(session, earliest, node=options.node)
@@ -288,15 +319,15 @@ def check_in_log(option: str, offset: int, partition: int, last: int) -> None:
         )
 
 
-def _chosen(options: ReadOptions, known: Sequence[int]) -> list[int]:
+def _chosen(options: ReadOptions, known: Sequence[int], *, count: int) -> list[int]:
     chosen = list(options.partitions) if options.partitions is not None else list(known)
     named = [p for offsets in (options.start, options.end) if isinstance(offsets, Mapping) for p in offsets]
     missing = [p for p in (*chosen, *named) if p not in known]
     if missing:
         raise NoSuchPartition(
-            f"partition {missing[0]} does not exist; this cluster has {len(known)}",
+            f"partition {missing[0]} does not exist; this cluster has {count}",
             partition_id=missing[0],
-            partitions=len(known),
+            partitions=count,
         )
     passed = [p for p in named if p not in chosen]
     if passed:

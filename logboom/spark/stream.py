@@ -38,7 +38,7 @@ from logboom.spark.batch import (
 from logboom.spark.connection import session
 from logboom.spark.offsets import StreamOffset, advance, shares_between
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
-from logboom.spark.read import read_log
+from logboom.spark.read import LOOK_AGAIN_S, read_log
 from logboom.spark.report import finish, same_as_before
 from logboom.spark.shares import Span, check_in_log, first_held, history, living, marks
 from logboom.spark.sink import WritePlan
@@ -48,6 +48,8 @@ log: Final = logging.getLogger("logboom.spark")
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 EPOCH_MAX: Final = 0xFFFFFFFF
+STILL: Final = frozenset(("paused", "damaged", "lost"))
+"""Partitions that stand still, until somebody does something about it."""
 
 
 class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -60,6 +62,7 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._until: dict[int, int] | None = None
         self._ends: dict[int, int] | None = None
         self._logged: dict[int, int] = {}
+        self._still: set[int] = set()
         self._planned: float | None = None
         """When the last batch was."""
 
@@ -121,7 +124,7 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What there is now is all that this run reads."""
-        self._until = self._now()
+        self._until = self._settled()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch: decided by the two offsets alone. Raises LineageMismatch for another history's."""
@@ -150,7 +153,29 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode."""
         found = [m for m in marks(self._options, reached(self._options.target)) if self._chosen(m.partition_id)]
         self._logged = {int(m.partition_id): int(m.log_index) for m in found}
+        self._still = {int(m.partition_id) for m in found if m.state in STILL}
         return {int(m.partition_id): int(m.applied_index) + 1 for m in found}
+
+    def _settled(self) -> dict[int, int]:
+        """The same, once whoever leads has applied all that was committed before this call.
+
+        One that has come to lead just now has all that the one before had applied, and may have applied less of it.
+        Of a partition that stands still, or is not applied within ``requestTimeoutMs``, it is what is applied by then.
+        """
+        ends, committed = self._now(), self._logged
+        late = time.monotonic() + self._options.target.request_timeout_ms / 1000
+        while self._options.node is None:  # one that is named may be behind whatever it says
+            behind = [p for p, last in committed.items() if ends.get(p, last + 1) <= last and p not in self._still]
+            if not behind:
+                break
+            if time.monotonic() > late:
+                log.warning(
+                    "partition %d: applied up to %d, not to %d", behind[0], ends[behind[0]] - 1, committed[behind[0]]
+                )
+                break
+            time.sleep(LOOK_AGAIN_S)
+            ends = self._now()
+        return ends
 
     def _chosen(self, partition_id: int) -> bool:
         return self._options.partitions is None or partition_id in self._options.partitions
@@ -171,7 +196,9 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
                 )
 
     def _begin(self) -> StreamOffset:
-        options, ends = self._options, self._now()
+        options = self._options
+        begins = options.start.values() if isinstance(options.start, Mapping) else (options.start,)
+        ends = self._settled() if LATEST in begins else self._now()
         asked = {p: _start(options, p) for p in ends}
         named = [*(options.partitions or ()), *(options.start if isinstance(options.start, Mapping) else ())]
         missing = [p for p in named if p not in ends]

@@ -8,7 +8,12 @@ import pytest
 
 from logboom import Put, Record, SyncClient
 from logboom.cli.operate import problems
-from logboom.errors import InvalidRequest, LogboomError
+from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition
+from logboom.spark.columns import LOG
+from logboom.spark.connection import session
+from logboom.spark.options import read_options
+from logboom.spark.read import read_log
+from logboom.spark.shares import EVERYTHING, log_shares
 from logboom.testing import LocalCluster
 from tests.integration.cluster.machines_world import MODULE
 from tests.integration.cluster.snapshots_world import KV
@@ -141,6 +146,32 @@ def test_a_log_is_read_to_its_end_after_a_start_though_one_that_leaves_keeps_its
         found = [data for batch in client.tail(created) for data in batch.records.payloads()]
         assert found == [b"x", b"leave", b"y"]
         assert not client.status()["recovered"]
+
+
+def test_one_that_stands_still_keeps_nobody_from_the_logs_of_others(tmp_path: Path) -> None:
+    """After a start nothing of it can be shown: marks of all were asked for, whichever were wanted."""
+    settings = {"apply.retry_attempts_max": 2}
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=settings) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="leaves")
+        client.submit(created, Record(b"leave"), wait="committed")
+        client.submit(KV, Put(b"k", b"v"), wait="applied")
+        wait_for(lambda: client.status()["partitions"][1][6] == "paused")
+        cluster.restart(cluster.nodes[0])
+        wait_for(lambda: [row[6] for row in client.status()["partitions"] if row[0] == created] == ["paused"])
+        (mark,) = client.watermarks([KV], linearizable=True)
+        assert (mark.partition_id, mark.applied_index) == (KV, 1)
+        with pytest.raises(NoSuchPartition, match="partition 99 does not exist"):
+            client.watermarks([KV, 99], linearizable=True)
+        with pytest.raises(LogboomError, match=f"partition {created} is paused"):
+            client.watermarks(linearizable=True, timeout=1)
+        options = read_options({"endpoints": cluster.endpoints, "partitions": str(KV)})
+        found = session(options.target)
+        (share,) = log_shares(options, found)
+        assert sum(batch.num_rows for batch in read_log(options, share, EVERYTHING, LOG, found)) == 1
+        found.rest()
 
 
 def test_one_whose_numbers_cannot_be_had_ends_no_node(tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ import pytest
 
 from logboom import Client, RecordBlock
 from logboom.client import cluster as cluster_module
-from logboom.errors import DeadlineExceeded, NoSuchPartition, NotLeader, PermissionDenied, Unavailable
+from logboom.errors import (
+    DeadlineExceeded,
+    NoSuchPartition,
+    NotLeader,
+    PartitionDestroyed,
+    PermissionDenied,
+    Unavailable,
+)
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import FakeNode, Session, cluster, fails
 
@@ -135,3 +142,53 @@ async def test_of_whom_nobody_may_be_asked_the_node_is_believed() -> None:
         with pytest.raises(NoSuchPartition):
             await boom.get(9, b"k", stale=True)
         assert len(node.of(Kind.ADMIN)) == 1
+
+
+def shown(node: FakeNode, *, opening: set[int], paused: set[int], gone: set[int]) -> None:
+    """Of partitions from 0 on: one that is being opened is open by the next time, one that is gone is listed once."""
+    there = list(range(node.partitions))
+
+    def partitions(session: Session, frame: Frame) -> None:
+        rows = [[p, "kv", "write_ahead"] for p in there]
+        session.send(frame, Kind.ADMIN_REPLY, {"partitions": rows, "key_partitions": 1})
+
+    def watermarks(session: Session, frame: Frame) -> None:
+        asked = frame.header["partitions"] or [p for p in there if p not in opening]
+        if ended := sorted(gone.intersection(asked)):
+            there.remove(ended[0])
+            gone.remove(ended[0])
+            session.fail(frame, PartitionDestroyed("since", partition_id=ended[0]))
+        elif opening.intersection(asked):
+            opening.clear()
+            session.fail(frame, Unavailable("is being opened", retry_after=0.01))
+        elif paused.intersection(asked):
+            session.fail(frame, Unavailable("still recovering", retry_after=0.01))
+        else:
+            rows = [[p, 1, 1, 1, 0, 1, "running"] for p in asked]
+            session.send(frame, Kind.WATERMARKS_REPLY, {"commit_index": 9, "node": "n1", "watermarks": rows})
+
+    node.answers[Kind.ADMIN], node.answers[Kind.WATERMARKS] = partitions, watermarks
+
+
+async def marks(boom: Client, partitions: list[int] | None = None) -> list[int]:
+    return [mark.partition_id for mark in await boom.watermarks(partitions, linearizable=True)]
+
+
+async def test_marks_of_all_wait_for_one_that_is_being_opened_by_whoever_leads() -> None:
+    """They were those of all others, without a word."""
+    async with cluster(partitions=4) as [node], Client(node.address) as boom:
+        shown(node, opening={1}, paused=set(), gone={2})
+        assert await marks(boom) == [0, 1, 3], "and 2 was destroyed meanwhile"
+        assert await marks(boom, []) == []
+
+
+async def test_one_that_stands_still_keeps_nobody_from_the_marks_of_others() -> None:
+    async with cluster(partitions=4) as [node], Client(node.address) as boom:
+        shown(node, opening=set(), paused={1}, gone={2})
+        assert await marks(boom, [3, 0]) == [0, 3]
+        with pytest.raises(Unavailable, match="still recovering"):
+            await boom.watermarks(linearizable=True, timeout=0.2)
+        with pytest.raises(NoSuchPartition):
+            await marks(boom, [0, 7])
+        with pytest.raises(NoSuchPartition):
+            await marks(boom, [0, 2])

@@ -8,7 +8,7 @@ import pytest
 
 from logboom.background import Background
 from logboom.client.reads import LogBatch
-from logboom.errors import Voided
+from logboom.errors import IndexCompacted, Unavailable, Voided
 from logboom.records import RecordBlock
 from logboom.spark.columns import LOG
 from logboom.spark.connection import Session
@@ -46,15 +46,35 @@ class Client:
         self.durable, self.looks = 0, asyncio.Queue()
         """How far every node says that it is, and that it was asked for that."""
         self.given = self.closed = 0
+        self.nodes = {"n1": "n:1"}
+        self.held = {}
+        """By node, where its logs begin and end: first offset, global index in front of that, last; or an error."""
+        self.looked, self.scanned = [], []
 
-    def tail(self, partition_id, *, start, on_node=None, **how):
+    def tail(self, partition_id, *, start=0, start_global=0, follow=True, on_node=None, node=None, **how):
+        if not follow:
+            return self._look(node, partition_id, start, start_global)
         self.asked.append(start)
         if on_node is not None:
             on_node("n:1")
         return self._stream(self.answers.pop(0))
 
+    async def _look(self, node, partition, start, start_global):
+        """Where a node's log begins."""
+        self.looked.append(node)
+        held = self.held.get(node, {} if node in self.nodes.values() else Unavailable("nobody is there"))
+        if isinstance(held, Exception):
+            raise held
+        first, before_global, last = held.get(partition, (1, 0, 1 << 60))
+        if start_global:
+            start = first if start_global > before_global else 1
+        if start < first:
+            raise IndexCompacted("removed", first=first)
+        if start <= last:
+            yield batch(start, partition=partition)
+
     async def members(self):
-        return {"n1": "n:1"}
+        return self.nodes
 
     async def watermarks(self, partitions, *, node, timeout):
         assert node == "n:1"
@@ -66,6 +86,7 @@ class Client:
     def scan_log(self, partitions, *, start_global, on_compacted, on_void, node):
         assert on_compacted == "error", "from a common index on, logs that begin earlier would lack more"
         self.asked.append(start_global)
+        self.scanned.append((node, list(partitions)))
         return self._stream(self.answers.pop(0), on_void)
 
     def scan_blocks(self, partition_id, **how):
@@ -77,6 +98,9 @@ class Client:
             for item in items:
                 if item is None:
                     await asyncio.Event().wait()
+                if callable(item):  # what happens meanwhile
+                    item()
+                    continue
                 if item is LATER:
                     await self.looks.get()
                     continue

@@ -50,8 +50,15 @@ def test_those_that_nobody_uses_any_more_are_closed(node, target):
     assert threads() - before <= SESSIONS_MAX
     assert len(node.sessions) <= SESSIONS_MAX + 1
     assert sum(pid == os.getpid() for pid, _ in connection._sessions) <= SESSIONS_MAX
-    assert partitions(first) == [0, 1, 2, 3], "who still has one may use it"
-    first.rest()
+    known, thread = first.run(told_by)
+    assert known == [0, 1, 2, 3], "who still has one may use it"
+    assert first.resting, "nobody finds it any more, and would close it"
+    thread.join(10)
+    assert threads() - before <= SESSIONS_MAX
+
+
+async def told_by(client):
+    return await client.partitions(), threading.current_thread()
 
 
 def test_one_with_something_under_way_is_left_alone(node, target):

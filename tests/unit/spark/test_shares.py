@@ -5,7 +5,15 @@ import asyncio
 import pytest
 
 from logboom.client.reads import LogBatch
-from logboom.errors import DeadlineExceeded, IndexCompacted, InvalidRequest, NoSuchPartition, Voided
+from logboom.errors import (
+    DeadlineExceeded,
+    IndexCompacted,
+    InvalidRequest,
+    NoSuchPartition,
+    PartitionDestroyed,
+    Unavailable,
+    Voided,
+)
 from logboom.records import RecordBlock
 from logboom.spark.options import read_options
 from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, merged_shares
@@ -26,12 +34,14 @@ class Client:
     def __init__(self):
         self.held = {0: (50, 99), 1: (1, 9), 2: (1, 0), 3: (1, 4)}
         self.voids = {}
+        self.opening, self.stand, self.destroyed = set(), set(), set()
+        """Partitions that are being opened where they are asked for; that cannot be shown; that end just then."""
 
     async def close(self):
         pass
 
     async def partitions(self):
-        return [0, 1, 2]
+        return [p for p in self.held if p != 3]
 
     async def members(self):
         return {"n1": "a:1"}
@@ -39,8 +49,16 @@ class Client:
     async def refresh_partitions(self, *, at_least, node):
         pass
 
-    async def watermarks(self, *, linearizable=False, node=None):
-        return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items()]
+    async def watermarks(self, partitions=None, *, linearizable=False, node=None):
+        assert linearizable == (node is None)
+        asked = self.held.keys() - self.opening if partitions is None else set(partitions)
+        if self.stand & asked:
+            raise Unavailable("this node is still recovering")
+        for p in self.destroyed & asked:
+            self.destroyed.remove(p)
+            del self.held[p]
+            raise PartitionDestroyed("since", partition_id=p)
+        return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items() if p in asked]
 
     async def tail(self, partition, *, start=0, start_time=0, on_void=None, **_):
         first, last = self.held[partition]
@@ -149,6 +167,32 @@ def test_the_earliest_record_is_the_first_that_is_held(session):
     assert plan(session) == [Share(0, 50, 99), Share(1, 1, 9)]
 
 
+@pytest.mark.parametrize("node", [{}, {"node": "n1"}])
+def test_a_partition_that_is_being_opened_is_not_left_out(session, node):
+    """Whoever leads since a moment ago was asked for all that it had, and the rest was missing without a word."""
+    session.client.opening = {1}
+    assert plan(session, **node) == [Share(0, 50, 99), Share(1, 1, 9)]
+
+
+@pytest.mark.parametrize("node", [{}, {"node": "n1"}])
+def test_one_that_cannot_be_shown_keeps_nobody_from_the_others(session, node):
+    session.client.stand = {0}
+    assert plan(session, partitions="1,2", **node) == [Share(1, 1, 9)]
+    for options in ({}, {"partitions": "0,1"}):
+        with pytest.raises(Unavailable):
+            plan(session, **options, **node)
+    with pytest.raises(NoSuchPartition, match="partition 9 does not exist; this cluster has 3") as caught:
+        plan(session, partitions="1,9", **node)
+    assert caught.value.fields["partitions"] == 3
+    with pytest.raises(NoSuchPartition):
+        plan(session, partitions="9", **node)
+
+
+def test_one_that_is_destroyed_while_the_others_are_asked_for_is_none(session):
+    session.client.destroyed = {0}
+    assert plan(session) == [Share(1, 1, 9)]
+
+
 def test_times_are_offsets_once_a_query_is_planned(session):
     assert plan(session, startingTimestamp="60000") == [Share(0, 60, 99)]
     assert plan(session, startingTimestamp="8500", endingTimestamp="60000") == [Share(0, 50, 59), Share(1, 9, 9)]
@@ -217,3 +261,13 @@ def test_offsets_that_a_log_does_not_have_are_an_error_not_fewer_rows(session):
     for name in ("startingOffsets", "endingOffsets"):
         with pytest.raises(InvalidRequest, match="offsets of partition 1, which is none of the option partitions"):
             plan(session, **{name: '{"1": 5}'}, partitions="0")
+
+
+def test_a_log_of_which_all_that_was_asked_for_is_gone_is_left_out_of_the_global_order_or_an_error(session, caplog):
+    session.client.held[0] = (100, 99)
+    named = {"ordered": "global", "startingOffsets": '{"0": 40}'}
+    with pytest.raises(IndexCompacted):
+        plan(session, **named)
+    assert plan(session, **named, failOnDataLoss="false") == [Merged(Span(1, 90), (Share(1, 1, 9),))]
+    assert "partition 0: all 60 records from offset 40 on are gone" in caplog.text
+    assert plan(session, **named, partitions="0", failOnDataLoss="false") == []

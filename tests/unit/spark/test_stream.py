@@ -18,16 +18,32 @@ ELSEWHERE = set[int]()
 """Partitions that the leader knows, and the node that is asked does not."""
 
 
+class Ends(dict):
+    """Offsets applied, by partition; as much as was applied once, and ``ahead``, is logged."""
+
+    ahead = 0
+    asked = 0
+    state = "running"
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.coming = []
+        """What partition 0 has applied, each time that somebody asks."""
+
+
 @pytest.fixture
 def ends(monkeypatch):
-    """Offsets applied, by partition; what is logged is more; a log begins at 1, that of partition 3 at 50."""
-    found, logged = {0: 100, 3: 200}, {}
+    """A log begins at 1, that of partition 3 at 50."""
+    found, logged = Ends({0: 100, 3: 200}), {}
     monkeypatch.setattr(stream, "reached", lambda target: None)
     monkeypatch.setattr(stream, "session", lambda target: None)
 
     def marks(options, session):
-        logged.update({p: max(n + 9, logged.get(p, 0)) for p, n in found.items()})
-        return [Watermark(p, logged[p], logged[p], n, 0, 1, "running") for p, n in sorted(found.items())]
+        found.asked += 1
+        logged.update({p: max(n + found.ahead, logged.get(p, 0)) for p, n in found.items()})
+        if found.coming:
+            found[0] = found.coming.pop(0)
+        return [Watermark(p, logged[p], logged[p], n, 0, 1, found.state) for p, n in sorted(found.items())]
 
     monkeypatch.setattr(stream, "marks", marks)
     monkeypatch.setattr(stream, "living", lambda session: frozenset(found) | ELSEWHERE, raising=False)
@@ -68,6 +84,7 @@ def test_where_a_query_begins_is_asked_once(ends):
 
 
 def test_only_what_is_applied_is_read(ends):
+    ends.ahead = 9
     found = reader()
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     assert end["next"] == {"0": 101, "3": 201}
@@ -106,6 +123,43 @@ def test_available_now_does_not_end_early_at_a_leader_that_has_yet_to_apply_what
         read += sum(p.share.rows for p in found.partitions(place, following))
         place = following
     assert (place["next"], read) == ({"0": 101, "3": 201}, 251)
+
+
+def available_now(found):
+    found.prepareForTriggerAvailableNow()
+    return found.latestOffset(found.initialOffset(), ReadAllAvailable())["next"]
+
+
+def latest(found):
+    return found.initialOffset()["next"]
+
+
+@pytest.mark.parametrize(("start", "begin"), [("earliest", available_now), ("latest", latest)])
+class TestWhoHasJustComeToLead:
+    def test_what_there_is_is_what_it_has_yet_to_apply_too(self, ends, start, begin):
+        """An AvailableNow left out what had been answered as applied, and ``latest`` began in front of it."""
+        ends.coming = [20, 60, 100]
+        assert begin(reader(startingOffsets=start)) == {"0": 101, "3": 201}
+
+    def test_but_not_what_comes_meanwhile(self, ends, start, begin):
+        ends.coming = [20, 100, 400]
+        assert begin(reader(startingOffsets=start)) == {"0": 101, "3": 201}
+
+    def test_one_that_does_not_get_there_in_time_is_what_it_is(self, ends, start, begin, caplog):
+        ends.ahead = 9
+        found = reader(startingOffsets=start, requestTimeoutMs="100")
+        assert begin(found) == {"0": 101, "3": 201}
+        assert "partition 0: applied up to 100, not to 109" in caplog.text
+
+    def test_one_that_stands_still_is_not_waited_for(self, ends, start, begin):
+        ends.ahead, ends.state = 9, "paused"
+        assert begin(reader(startingOffsets=start)) == {"0": 101, "3": 201}
+        assert ends.asked <= 3, "each time once"
+
+    def test_a_node_that_is_named_may_be_behind_whatever_it_says(self, ends, start, begin):
+        ends.ahead = 9
+        assert begin(reader(startingOffsets=start, node="n1")) == {"0": 101, "3": 201}
+        assert ends.asked <= 3
 
 
 def test_a_new_leader_that_has_applied_less_takes_nothing_back(ends):
@@ -210,6 +264,7 @@ def test_a_checkpoint_of_an_earlier_release_is_of_the_first_history_and_learns_i
 
 def test_a_log_that_ends_before_what_was_read_of_it_is_another(ends):
     """Data that was removed and begun anew under the same names; of a node alone, it may be behind."""
+    ends.ahead = 9
     ahead = {"version": 1, "next": {"0": 111, "3": 201}}
     with pytest.raises(LineageMismatch, match="partition 0 was read up to offset 110, and its log ends at 109"):
         reader().latestOffset(ahead, ReadAllAvailable())
@@ -220,6 +275,7 @@ def test_a_log_that_ends_before_what_was_read_of_it_is_another(ends):
 
 
 def test_a_new_query_begins_at_a_time(ends, monkeypatch):
+    ends.ahead = 9
     asked = []
 
     def offsets_from(time_ms, last, session, *, node):
