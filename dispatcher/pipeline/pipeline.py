@@ -415,6 +415,8 @@ class Pipeline(Presence):
             for callback in tuple(self._commit_callbacks.get(partition_id, {}).values()):  # some take themselves off it
                 callback()
         unopened = (touched - moved) & self.logs.keys()
+        for partition_id in unopened:  # what is synced here counts on nodes where it is open
+            self.stability.update(self.node_id, partition_id, self.logs[partition_id].durable_index)
         self._unsynced -= {p for p in unopened if self.logs[p].undurable_from is None}
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)
