@@ -21,7 +21,7 @@ from dispatcher.admission.admission import Admission
 from dispatcher.admission.pressure import Pressure
 from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.goals import Want
-from dispatcher.barriers.stability import Stability, parse_progress
+from dispatcher.barriers.stability import Stability
 from dispatcher.barriers.telling import Telling
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.forwarding import Forwarding
@@ -298,8 +298,7 @@ class _Node:
             self.repair.on_frame(peer, frame)
         elif frame.kind is Kind.PROGRESS:
             self.pressure.heard(peer, frame.header)
-            for partition_id, durable in parse_progress(frame.header):
-                self.stability.update(peer, partition_id, durable)
+            self.stability.heard(peer, frame.header, is_gone=lambda partition_id: partition_id % 2 > 0)
         elif frame.kind is Kind.FRONTIERS_WANTED:
             self.telling.asked(peer, frame.header)
         elif frame.kind is Kind.FRONTIERS:
@@ -368,6 +367,7 @@ def _peer_seeds() -> list[bytes]:
         (Kind.FETCHED, {}, raw(two)),
         (Kind.NEED, {"raft_index": 4}, b""),
         (Kind.PROGRESS, {"durable": [[0, 4], [1, 9]]}, b""),
+        (Kind.PROGRESS, {"durable": [[8, 1]], "again": True}, b""),
         (Kind.PROGRESS, {"durable": [], "pressure": ["disk_free", 0.5]}, b""),
         (
             Kind.FRONTIERS_WANTED,

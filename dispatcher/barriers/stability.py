@@ -6,7 +6,7 @@ Sans-io.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from logboom.errors import ProtocolError
@@ -14,6 +14,8 @@ from logboom.types import NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import shown
 
 EARLY_MAX: Final = 4096
+AGAIN_S: Final = 5.0
+"""Between two times that others are asked to say all of it once more."""
 
 
 class Stability:
@@ -26,7 +28,12 @@ class Stability:
         self._untold: dict[NodeId, set[PartitionId]] = {}
         self._linked: set[NodeId] = set()
         self._early: dict[PartitionId, dict[NodeId, int]] = {}
-        """What others have said of partitions that are not known here yet: they say it once."""
+        """What others have said of partitions that are not known here yet: they say it once, unless they are asked."""
+        self._passed_over: set[NodeId] = set()
+        """Who has said more of those than is kept."""
+        self._again: set[NodeId] = set()
+        """Of them: one has come to be known here since, hence they are to say all of it once more."""
+        self._asked_at = -AGAIN_S
         self.set_members(members, voters=members)
 
     def set_members(self, members: Sequence[NodeId], *, voters: Sequence[NodeId]) -> list[PartitionId]:
@@ -50,6 +57,9 @@ class Stability:
         self._stable[partition_id] = PartitionLogIndex(0)
         for node, durable_index in self._early.pop(partition_id, {}).items():
             self.update(node, partition_id, durable_index)
+        if self._passed_over:
+            self._again |= self._passed_over
+            self._passed_over.clear()
 
     def remove(self, partition_id: PartitionId) -> None:
         """It is gone."""
@@ -64,7 +74,7 @@ class Stability:
         said = self._early.setdefault(partition_id, {})
         said[node] = max(said.get(node, 0), durable_index)
         while len(self._early) > EARLY_MAX:
-            del self._early[next(iter(self._early))]
+            self._passed_over.update(self._early.pop(next(iter(self._early))))
 
     @property
     def partitions(self) -> list[PartitionId]:
@@ -105,10 +115,14 @@ class Stability:
         """A new link, which carries all that either knows."""
         self._linked.add(peer)
         self.forget_told(peer)
+        self._passed_over.discard(peer)
+        self._again.discard(peer)
 
     def link_down(self, peer: NodeId, *, member: bool) -> None:
         """What a ``member`` has said stays true, and counts."""
         self._linked.discard(peer)
+        self._passed_over.discard(peer)
+        self._again.discard(peer)
         if not member:
             self._untold.pop(peer, None)
             self.forget(peer)
@@ -123,11 +137,36 @@ class Stability:
 
     def rows(self, peer: NodeId) -> list[tuple[PartitionId, int]]:
         """What ``peer`` has not been told yet: how far this node's copies are synced."""
-        return [(p, self._durable[p][self._node_id]) for p in sorted(self._untold[peer])]
+        return [(p, self._durable[p][self._node_id]) for p in sorted(self._untold.get(peer, ()))]
 
-    def told(self, peer: NodeId) -> None:
-        """``rows`` are on their way, in order."""
-        self._untold[peer].clear()
+    def news(self, now: float) -> list[tuple[NodeId, dict[str, Any]]]:
+        """PROGRESS frames, for those who have something to hear, or are to say everything once more."""
+        asked = sorted(self._again) if now - self._asked_at >= AGAIN_S else []
+        if asked:
+            self._asked_at = now
+        more = {"again": True}
+        peers = dict.fromkeys([*self.untold(), *asked])
+        return [(peer, {"durable": self.rows(peer), **(more if peer in asked else {})}) for peer in peers]
+
+    def told(self, peer: NodeId, *, again: bool = False) -> None:
+        """``rows`` are on their way, in order; it is asked to say everything ``again``, too."""
+        self._untold.get(peer, set()).clear()
+        if again:
+            self._again.discard(peer)
+
+    def heard(
+        self, peer: NodeId, header: Mapping[str, Any], *, is_gone: Callable[[PartitionId], bool]
+    ) -> list[PartitionId]:
+        """A PROGRESS frame: of these partitions the stable index moved. Raises ProtocolError."""
+        moved = []
+        for partition_id, durable in parse_progress(header):
+            if self.update(peer, partition_id, durable):
+                moved.append(partition_id)
+            elif partition_id not in self._durable and not is_gone(partition_id):
+                self.early(peer, partition_id, durable)
+        if header.get("again") is True:
+            self.forget_told(peer)
+        return moved
 
 
 def parse_progress(header: Mapping[str, Any]) -> list[tuple[PartitionId, int]]:

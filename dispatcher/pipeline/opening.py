@@ -131,6 +131,7 @@ class Opening:
         if self._pipeline.parent.lifecycle.is_gone(partition_id):
             self._over(partition_id)
             return
+        self._pipeline.log_opened(partition_id)
         job = partial(self._rooms.open, partition_id, kind)
         self._rooms.offload(kind.state_machine).submit(job, partial(self._machine_opened, partition_id))
 

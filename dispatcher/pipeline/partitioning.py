@@ -316,7 +316,9 @@ class Partitioning:
         log.info("partition_destroyed", partition=partition_id)
         self._pipeline.recovery.remove(partition_id)  # it may never have been open
         worker = self._pipeline.workers.get(partition_id)
-        if worker is not None:
+        if worker is None:
+            self._pipeline.never_opened(partition_id)
+        else:
             self._pipeline.ended(partition_id)
             self._rooms.ending[partition_id] = self._rooms.machines.pop(partition_id)
             self._closing[partition_id] = asyncio.get_running_loop().create_task(self._close(partition_id, worker))

@@ -18,7 +18,7 @@ import structlog
 from dispatcher.admission.admission import Admission
 from dispatcher.admission.lanes import Waiting
 from dispatcher.barriers.barriers import Barriers
-from dispatcher.barriers.stability import Stability, parse_progress
+from dispatcher.barriers.stability import Stability
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.agreement import Agreement
 from dispatcher.pipeline.choosing import Choosing
@@ -335,11 +335,7 @@ class Pipeline(Presence):
         if frame.kind is Kind.PROGRESS:
             self.lagging.heard(peer, frame.header)
             self.partitioning.capacity.heard(peer, frame.header)
-            for partition_id, durable in parse_progress(frame.header):
-                if self.stability.update(peer, partition_id, durable):
-                    self._touched.add(partition_id)
-                elif partition_id not in self.workers and not self.parent.lifecycle.is_gone(partition_id):
-                    self.stability.early(peer, partition_id, durable)
+            self._touched.update(self.stability.heard(peer, frame.header, is_gone=self.parent.lifecycle.is_gone))
             if self._touched:
                 self._settle_soon()
         elif frame.kind in SERVED:
@@ -419,6 +415,8 @@ class Pipeline(Presence):
             for callback in tuple(self._commit_callbacks.get(partition_id, {}).values()):  # some take themselves off it
                 callback()
         unopened = (touched - moved) & self.logs.keys()
+        for partition_id in unopened:  # what is synced here counts on nodes where it is open
+            self.stability.update(self.node_id, partition_id, self.logs[partition_id].durable_index)
         self._unsynced -= {p for p in unopened if self.logs[p].undurable_from is None}
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)
@@ -428,9 +426,9 @@ class Pipeline(Presence):
         self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks, touched)
 
     def _tell_progress(self) -> None:
-        for peer in self.stability.untold():
-            if self.raft.links.send(peer, Kind.PROGRESS, {"durable": self.stability.rows(peer)}):
-                self.stability.told(peer)
+        for peer, header in self.stability.news(self.clock.monotonic()):
+            if self.raft.links.send(peer, Kind.PROGRESS, header):
+                self.stability.told(peer, again="again" in header)
 
     def _progress_of(self, partition_id: PartitionId) -> Callable[[Sequence[AppliedBatch]], None]:
         def progressed(batches: Sequence[AppliedBatch]) -> None:

@@ -76,10 +76,15 @@ class Presence(ABC):
         """See RaftEvents."""
         self.partitioning.foretold({route.partition_id for route in routes}, through)
 
-    def opened(self, partition_id: PartitionId) -> None:
-        """A partition that was created is open in its room: from now on it is served."""
+    def log_opened(self, partition_id: PartitionId) -> None:
+        """A partition that was created has its log: what is synced of it counts for others, whose machine is open."""
         if self.logs[partition_id].mode is DurabilityMode.WRITE_BEHIND:
             self.stability.add(partition_id)
+            self._touched.add(partition_id)
+            self._settle_soon()
+
+    def opened(self, partition_id: PartitionId) -> None:
+        """A partition that was created is open in its room: from now on it is served."""
         self.watermarks.add(partition_id)
         self.admission.add(partition_id)
         self.recovery.add(partition_id)
@@ -87,6 +92,12 @@ class Presence(ABC):
         self._publish(partition_id)
         self._touched.add(partition_id)
         self._settle_soon()
+
+    def never_opened(self, partition_id: PartitionId) -> None:
+        """A partition is gone; its log may be open, and its machine may be opened yet."""
+        self.stability.remove(partition_id)
+        self._unsynced.discard(partition_id)
+        self._touched.discard(partition_id)
 
     def ended(self, partition_id: PartitionId) -> None:
         """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""

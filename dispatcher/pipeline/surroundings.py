@@ -93,8 +93,16 @@ class Surroundings(Protocol):
         """To be synced."""
         ...
 
+    def log_opened(self, partition_id: PartitionId) -> None:
+        """A partition that was created has its log, in its room: from now on this node takes what comes for it."""
+        ...
+
     def opened(self, partition_id: PartitionId) -> None:
         """A partition that was created is open in its room: from now on it is served."""
+        ...
+
+    def never_opened(self, partition_id: PartitionId) -> None:
+        """A partition is gone, and nobody was served from it here."""
         ...
 
     def ended(self, partition_id: PartitionId) -> None:

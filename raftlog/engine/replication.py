@@ -9,7 +9,7 @@ from logboom.types import NodeId
 from ports.invariant import invariant
 from raftlog.engine.elections import Elections
 from raftlog.engine.messages import Message
-from raftlog.engine.stock import Given, Peer
+from raftlog.engine.stock import LEADER, Given, Peer
 from raftlog.journal.membership import parse
 
 MESSAGES_PER_ROUND: Final = 4
@@ -31,6 +31,11 @@ class Replication(Elections):
         self._round_heard = (0, 0)
         """Of the last append_entries: its term, and its round."""
         super().__init__(given)
+
+    def _SyncObj__setState(self, state: int) -> None:  # noqa: N802
+        if state != LEADER:  # nor does it owe anything that only a leader sends
+            self._need_append, self.news_due, self.round_due = False, None, None
+        super()._SyncObj__setState(state)
 
     # -- the leader sends
 

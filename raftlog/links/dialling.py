@@ -93,7 +93,7 @@ class Dialling:
         mine = self._node_id < peer
         while True:
             if peer in self._links:
-                since = self._clock.monotonic()
+                since, refused = self._clock.monotonic(), ""
                 await self._links[peer].gone.wait()
                 if self._clock.monotonic() - since >= REDIAL_MAX_S:
                     pause = REDIAL_MIN_S

@@ -32,6 +32,8 @@ class Mending:
         self._events = events
         self._poke = poke
         self.repair = repair_of(self.damaged, self._standing)
+        self._term = engine.term
+        """As of the last turn."""
 
     def _standing(self) -> Standing:
         engine = self._engine
@@ -39,6 +41,11 @@ class Mending:
 
     def turn(self) -> None:
         """Every turn."""
+        term = self._engine.term
+        if term != self._term:
+            # Whether something is missing or not: what others were to declare void is sealed here all the same.
+            self._term = term
+            self.repair._follow_term()  # noqa: SLF001 - whoever drives it says when
         if self.repair.active:
             self.repair.work()
             self._follow()

@@ -26,7 +26,7 @@ class Needs:
         self._feeds = feeds
         self._links = links
         self._clock = clock
-        self._asked: tuple[int, float] | None = None
+        self._asked: tuple[NodeId, int, float] | None = None
         self._fetched: dict[NodeId, float] = {}
 
     def fetched(self, peer: NodeId) -> None:
@@ -44,9 +44,9 @@ class Needs:
     def ask(self, leader: NodeId, index: int) -> None:
         """For the payload of entries from ``index`` on; not again and again."""
         now = self._clock.monotonic()
-        if self._asked is not None and self._asked[0] == index and now - self._asked[1] < NEED_AGAIN_S:
+        if self._asked is not None and self._asked[:2] == (leader, index) and now - self._asked[2] < NEED_AGAIN_S:
             return
-        self._asked = (index, now)
+        self._asked = leader, index, now
         self._links.send(leader, Kind.NEED, {"raft_index": index})
 
     def answer(self, peer: NodeId, index: int) -> None:

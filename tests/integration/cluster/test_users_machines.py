@@ -162,10 +162,14 @@ def test_calls_that_do_not_return_keep_no_thread_that_others_need(tmp_path: Path
             client.submit(partition, Record(b"x"), wait="applied")
 
 
+@pytest.mark.parametrize("mode", ["write_ahead", "write_behind"])
 def test_an_open_that_does_not_return_on_others_keeps_nothing_but_its_partition_from_going_on(
-    tmp_path: Path, refuse: Path
+    tmp_path: Path, refuse: Path, *, mode: str
 ) -> None:
-    """Nothing was committed any more, of any partition, once something was ordered of that one."""
+    """Nothing was committed any more, of any partition, once something was ordered of that one.
+
+    And what is applied once a majority has synced it was applied nowhere.
+    """
     hangs = [refuse.with_name(f"refuse-to-open-{node}") for node in ("n2", "n3")]
     with (
         LocalCluster(partitions=1, directory=tmp_path / "c") as cluster,
@@ -175,7 +179,7 @@ def test_an_open_that_does_not_return_on_others_keeps_nothing_but_its_partition_
             client.transfer("n1")
         for path in hangs:
             path.touch()
-        first, *others = (client.create_partition(state_machine="counter") for _ in range(6))
+        first, *others = (client.create_partition(state_machine="counter", mode=mode) for _ in range(6))
         for partition in (first, *others):
             client.submit(partition, Record(b"x"), wait="applied")
         last = client.submit(KV, Put(b"k", b"v"), wait="applied").global_index

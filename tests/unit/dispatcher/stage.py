@@ -53,8 +53,14 @@ class Stage:
         self.recovery = Recovered([PartitionId(0)])
         self.rebuilding: Any = None
 
+    def log_opened(self, partition_id: PartitionId) -> None:
+        pass
+
     def opened(self, partition_id: PartitionId) -> None:
         self.workers[partition_id] = None
+
+    def never_opened(self, partition_id: PartitionId) -> None:
+        pass
 
     def create(self, token: int) -> None:
         self.partitioning.create(KV, token.to_bytes(16, "big"), self.told.append)

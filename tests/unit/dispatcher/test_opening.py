@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 
 from chaos.sim.disk import SimDisk
+from dispatcher.barriers.stability import Stability
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.presence import Presence
 from logboom.errors import Unavailable
-from logboom.types import NO_DIGEST, PartitionId
+from logboom.types import NO_DIGEST, DurabilityMode, NodeId, PartitionId
 from partitions.log.batch import Batch
 from raftlog.entries.entry import Route
 from raftlog.entries.lifecycle import Change
@@ -22,6 +23,8 @@ from raftlog.links.lacks import Lack
 from tests.unit.dispatcher.stage import KV, Stage
 from tests.unit.partitions.batches import P, make
 from tests.unit.partitions.compaction_world import open_log, raw
+
+ME, OTHER, THIRD = map(NodeId, ("n1", "n2", "n3"))
 
 
 class Slow(Stage):
@@ -78,6 +81,55 @@ def test_batches_are_taken_as_soon_as_the_log_is_open() -> None:
     assert "is being opened" in str(node.partitioning.missing(P))
     node.opens()
     assert (P in node.workers, len(node.partitioning.opening)) == (True, 0)
+
+
+class Behind(Slow):
+    """It is a write-behind partition, which others have, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        behind = DurabilityMode.WRITE_BEHIND
+        self.rooms.open_log = lambda *_: open_log(SimDisk(random.Random(1)), mode=behind)
+        self.logs = self.rooms.logs
+        self.stability = Stability(node_id=ME, members=[ME, OTHER, THIRD], partitions=[])
+        self._touched, self._unsynced = set[PartitionId](), set[PartitionId]()
+        self._settle_soon = lambda: None
+
+    def log_opened(self, partition_id: PartitionId) -> None:
+        Presence.log_opened(cast(Any, self), partition_id)
+
+    def never_opened(self, partition_id: PartitionId) -> None:
+        Presence.never_opened(cast(Any, self), partition_id)
+
+
+@pytest.mark.parametrize("by_a_snapshot", [False, True])
+async def test_what_is_synced_of_it_counts_as_soon_as_its_log_is_open(*, by_a_snapshot: bool) -> None:
+    """For others, where its machine is open. What they have said counts on once it is open here, too."""
+    node = Behind()
+    if by_a_snapshot:
+        opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+        await asyncio.sleep(0)
+        node.jobs.pop(0)()
+        await opened
+        assert node.stability.stable(P) is None, "it is not created here"
+    node.stability.early(OTHER, P, 4)
+    node.created()
+    assert (P in node.partitioning.opening, node._touched) == (True, {P}), "what it has already is looked at"
+    assert node.stability.update(ME, P, 3)
+    assert node.stability.rows(THIRD) == [(P, 3)]
+    node.opens()
+    assert (node.stability.stable(P), node.stability.rows(THIRD)) == (3, [(P, 3)])
+
+
+def test_of_one_that_is_destroyed_while_its_machine_opens_nothing_is_left() -> None:
+    node = Behind()
+    node.created()
+    node.stability.update(ME, P, 3)
+    node._unsynced.add(P)
+    node.destroyed()
+    assert (node.stability.stable(P), node.stability.untold()) == (None, [])
+    assert not node._unsynced, "each sync looked for it"
+    assert not node._touched
 
 
 def test_who_asks_for_all_partitions_is_not_answered_without_one_of_which_something_is_committed() -> None:

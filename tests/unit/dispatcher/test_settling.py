@@ -11,10 +11,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from dispatcher.barriers.stability import Stability
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.pipeline.presence import Presence
-from logboom.types import DurabilityMode, Level, PartitionId
+from logboom.types import DurabilityMode, Level, NodeId, PartitionId
 
 ONE = PartitionId(1)
 
@@ -204,6 +205,16 @@ async def test_what_was_written_behind_is_synced_and_nothing_else_is_looked_at()
     async with asyncio.timeout(10):
         await asked.wait()
     assert looked == [7, 3, 9]
+
+
+def test_what_is_synced_of_a_log_that_nobody_applies_here_yet_is_told() -> None:
+    """Where it hung on the majority, a write-behind partition was applied nowhere, though its log was synced on all."""
+    pipeline, peer = settling(), NodeId("n2")
+    pipeline.workers = {}
+    pipeline.logs[ONE].undurable_from = None
+    pipeline.stability = Stability(node_id=NodeId("n1"), members=[NodeId("n1"), peer], partitions=[ONE])
+    Pipeline._settle(pipeline)
+    assert pipeline.stability.rows(peer) == [(ONE, 1)]
 
 
 def test_a_log_that_nobody_applies_here_yet_is_not_taken_for_durable() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.barriers.stability import Stability, parse_progress
+from dispatcher.barriers.stability import AGAIN_S, EARLY_MAX, Stability, parse_progress
 from logboom.errors import ProtocolError
 from logboom.types import NodeId, PartitionId
 
@@ -92,6 +93,78 @@ class TestTelling:
         rule.forget_told(NodeId("n3"))
         rule.update(NodeId("n1"), P, 4)
         assert rule.rows(NodeId("n3")) == [(P, 4)]
+
+
+class TestAgain:
+    """A node that is new, or has lost its journal, is told all at once, and comes to know partitions one by one."""
+
+    COUNT, EVERY = 2 * EARLY_MAX, 1000
+
+    def meet(self) -> dict[NodeId, Stability]:
+        """Two that have all partitions, and a third that has none; each has a new link with each."""
+        three, every = nodes(3), list(map(PartitionId, range(self.COUNT)))
+        rules = {n: Stability(node_id=n, members=three, partitions=[] if n == three[2] else every) for n in three}
+        for one in three:
+            for other in three:
+                if one != other:
+                    rules[one].link_up(other)
+            for partition in rules[one].partitions:
+                rules[one].update(one, partition, partition + 1)
+        return rules
+
+    @staticmethod
+    def exchange(rules: dict[NodeId, Stability], now: float, *, lost: bool = False) -> list[int]:
+        """Until nobody has anything to say; how many rows there were in each round. ``lost``: no link has room."""
+        rows = list[int]()
+        while said := [(one, to, header) for one, rule in rules.items() for to, header in rule.news(now)]:
+            for one, to, header in said if not lost else ():
+                rules[one].told(to, again="again" in header)
+                rules[to].heard(one, json.loads(json.dumps(header)), is_gone=lambda _: False)
+            rows.append(sum(len(header["durable"]) for _, _, header in said))
+            if lost:
+                break
+        return rows
+
+    @pytest.mark.parametrize("full", [False, True])
+    def test_what_was_more_than_is_kept_is_told_again_until_all_is_known(self, *, full: bool) -> None:
+        """It was told once: all the others were applied nowhere on that node, for as long as nobody wrote to them."""
+        rules, third, now = self.meet(), nodes(3)[2], 0.0
+        self.exchange(rules, now)
+        for number in range(self.COUNT):
+            rules[third].add(PartitionId(number))
+            rules[third].update(third, PartitionId(number), number + 1)
+            if number % self.EVERY == 0:
+                now += 1.0
+                self.exchange(rules, now, lost=full and number < self.COUNT / 2)
+        self.exchange(rules, now + AGAIN_S)
+        assert [p for p in rules[third].partitions if rules[third].stable(p) != p + 1] == []
+        assert self.exchange(rules, now + 10 * AGAIN_S) == [], "nothing is asked for any more"
+
+    def test_it_is_asked_for_now_and_then_and_not_with_each_that_comes(self) -> None:
+        """Each answer is of thousands."""
+        rules, third = self.meet(), nodes(3)[2]
+        self.exchange(rules, 0.0)
+        rounds = 0
+        for number in range(100):
+            rules[third].add(PartitionId(number))
+            rounds += bool(self.exchange(rules, AGAIN_S + number / 100))
+        assert rounds == 1
+
+    def test_whoever_has_a_new_link_says_it_without_being_asked(self) -> None:
+        rules, (first, second, third) = self.meet(), nodes(3)
+        self.exchange(rules, 0.0)
+        rules[third].link_down(first, member=True)
+        rules[third].add(PartitionId(0))
+        rules[third].link_up(first)
+        asked = [to for to, header in rules[third].news(AGAIN_S) if "again" in header]
+        assert asked == [second]
+
+    def test_where_all_of_it_is_kept_nobody_is_asked(self) -> None:
+        rule = stability()
+        for number in range(EARLY_MAX):
+            rule.early(NodeId("n2"), PartitionId(10 + number), 1)
+        rule.add(PartitionId(10))
+        assert rule.news(AGAIN_S) == []
 
 
 WORDS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20)), max_size=40)

@@ -20,14 +20,19 @@ COUNT = 40
 
 
 def open_log(
-    disk: Disk, base: LogBase | None = None, *, settings: LogSettings = SETTINGS, directory: Path = DIRECTORY
+    disk: Disk,
+    base: LogBase | None = None,
+    *,
+    settings: LogSettings = SETTINGS,
+    directory: Path = DIRECTORY,
+    mode: DurabilityMode = DurabilityMode.WRITE_AHEAD,
 ) -> PartitionLog:
     log = PartitionLog.open(
         disk=disk,
         directory=directory,
         partition_id=P,
         settings=settings,
-        mode=DurabilityMode.WRITE_AHEAD,
+        mode=mode,
         base=base,
     )
     log.write_again(lambda _: False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,8 @@ from raftlog.links.refusals import Refusals
 from raftlog.turns import Turns
 from tests.unit.raftlog.cluster import Cluster, SimNode
 from tests.unit.raftlog.outbox_world import Offload, Target, group_of
+
+N2 = NodeId("n2")
 
 
 class Unheard(Exception):
@@ -52,10 +55,10 @@ class Network:
 
 
 class Link:
-    peer = None
+    peer: NodeId | None = None
 
     def __init__(self) -> None:
-        self.settled = self.gone = asyncio.Event()
+        self.settled, self.gone = asyncio.Event(), asyncio.Event()
 
     def abort(self) -> None:
         pass
@@ -86,6 +89,56 @@ async def test_who_could_not_be_called_for_an_unheard_of_reason_is_called_again(
         await asyncio.gather(*dialling.tasks(), return_exceptions=True)
     assert [line["event"] for line in lines][:2] == ["dial_failed"] * 2
     assert isinstance(lines[0]["exc_info"], Unheard)
+
+
+class Certificates:
+    """The other side's is no good at first, then one link long, and no more."""
+
+    def __init__(self, links: dict[NodeId, Any]) -> None:
+        self.links = links
+        self.over = asyncio.Event()
+        self.dialled = 0
+
+    async def dial(self, _: str, link: Link, **__: object) -> None:
+        self.dialled += 1
+        if self.dialled == 3:
+            self.links[N2] = link
+            link.peer = N2
+            link.settled.set()
+            asyncio.get_running_loop().call_soon(self.down)
+            return
+        if self.dialled == 6:
+            self.over.set()
+        raise ssl.SSLError(1, "certificate has expired")
+
+    def down(self) -> None:
+        self.links.pop(N2).gone.set()
+
+
+async def test_that_a_certificate_is_no_good_is_said_once_each_time_that_it_comes_to_be_so() -> None:
+    """Where it had been said before, of a link that came up since, nothing told why that was gone."""
+    links, now = dict[NodeId, Any](), asyncio.get_running_loop().time
+    network, seldom = Certificates(links), Seldom(now)
+    dialling = Dialling(
+        node_id=NodeId("n1"),
+        links=links,
+        link_to=lambda _: cast("Any", Link()),
+        refusals=Refusals(now, seldom),
+        seldom=seldom,
+        network=cast("Any", network),
+        clock=cast("Any", SimpleNamespace(monotonic=now)),
+        rng=random.Random(1),
+        limits=cast("Any", SimpleNamespace(handshake_s=1.0)),
+        tls=None,
+    )
+    with capture_logs() as lines:
+        dialling.begin({N2: "there:1"})
+        async with asyncio.timeout(10):
+            await network.over.wait()
+        for task in dialling.tasks():
+            task.cancel()
+        await asyncio.gather(*dialling.tasks(), return_exceptions=True)
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["peer_not_trusted"] * 2
 
 
 @pytest.mark.parametrize("turn", [RaftLog._turn, RaftLog.turn_now])

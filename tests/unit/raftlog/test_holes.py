@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE, ROUTE_BYTES, pack_control
 from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack, pack, unpack
+from raftlog.repair.mending import Mending
 from raftlog.repair.recovery import recover
 from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH, Standing, Wanted
 from tests.unit.raftlog.holes_world import A, B, World, asked_for, asked_for_routes, route
@@ -123,6 +125,31 @@ def test_what_the_leader_is_about_to_declare_void_is_sealed_until_it_asks_again_
     world.standing = Standing(5, None, False)
     world.repair.work()
     assert not sealed
+
+
+def test_a_seal_ends_with_its_term_on_a_node_that_misses_nothing(world: World) -> None:
+    """Once somebody had the batch it was fed, and dropped, again and again, until the node was started anew."""
+    engine: Any = SimpleNamespace(term=4, leader=A, is_leader=False)
+    mending = Mending(
+        engine=engine,
+        journal=world.journal,
+        payloads=cast("Any", world.payloads),
+        events=cast("Any", None),
+        repair_of=lambda *_: world.repair,
+        poke=lambda: None,
+    )
+    body = memoryview(ROUTE.pack(*route(9)))
+    world.repair.on_frame(A, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3, "void": True}, body))
+    mending.turn()
+    assert not world.repair.active
+    assert world.payloads.sealed == {route(9).digest}
+    engine.term, world.standing = 5, Standing(5, None, False)
+    mending.turn()
+    assert not world.payloads.sealed
+    engine.leader, world.standing = B, Standing(5, B, False)
+    world.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 5, "asked": 4, "void": True}, body))
+    mending.turn()
+    assert world.payloads.sealed == {route(9).digest}, "it was sealed in this term"
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), CorruptData("partition 0 is not here")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
@@ -228,3 +228,40 @@ def test_a_quorum_is_looked_for_once_somebody_else_has_acknowledged_more() -> No
         assert engine.commit_index == engine.journal.last_index
 
     cluster.tell(story())
+
+
+def test_who_leads_no_more_has_no_turns_for_what_it_was_about_to_tell() -> None:
+    """One every other millisecond, until it led again: it had just committed something."""
+    cluster, taken, ticks = syncing_on_the_loop(6), [0], [0]
+
+    async def story() -> None:
+        leader = await leading(cluster)
+        raft, peer = leader.raft, next(node for node in cluster.ids if node != leader.node_id)
+        engine, turns = raft.engine, cast("Any", raft.turns)
+        await submit_alone(cluster, leader)
+        assert engine.news_due is not None
+        for node in [node for node in cluster.ids if node != leader.node_id]:
+            cluster.crash(node, power=False)
+        last, term = engine.journal.last_index, engine.term + 1
+        _, previous, previous_term = engine.journal.entry(last)
+        beat = {"type": "append_entries", "term": term, "commit_index": 1, "entries": [], "seq": 1}
+        engine.receive(peer, {**beat, "prevLogIdx": previous, "prevLogTerm": previous_term})
+        assert not engine.is_leader
+        await cluster.sleep(0.1)
+        take, rest = turns.take, raft.group.rest
+
+        def counted() -> bool:
+            had: bool = take()
+            taken[0] += had
+            return had
+
+        def ticked() -> None:
+            ticks[0] += 1
+            rest()
+
+        turns.take, cast("Any", raft.group).rest = counted, ticked
+        await cluster.sleep(1)
+        assert not engine.due
+
+    cluster.tell(story())
+    assert 0 < taken[0] <= ticks[0] + 1
