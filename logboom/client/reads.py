@@ -70,14 +70,17 @@ class Reader(LogStreams):
             if at_least is not None or max_staleness is not None:
                 raise InvalidRequest("a read is stale, or as new as an index or a time, not both")
             return {"read": "stale", "at_least": 0}
-        if isinstance(at_least, Token):
-            await self._cluster.check_token(at_least, deadline=deadline)
-            at_least = at_least.global_index
-        index = self.last_seen if at_least == "session" else at_least or 0
+        index = await self._index(at_least, deadline)
         if max_staleness is not None:
             staleness_ms = int(seconds(max_staleness, "max_staleness") * 1000)
             return {"read": "bounded", "at_least": index, "max_staleness_ms": staleness_ms}
         return {"read": "linearizable" if at_least is None else "at_least", "at_least": index}
+
+    async def _index(self, at_least: AtLeast, deadline: float) -> GlobalLogIndex:
+        if isinstance(at_least, Token):
+            await self._cluster.check_token(at_least, deadline=deadline)
+            at_least = at_least.global_index
+        return self.last_seen if at_least == "session" else GlobalLogIndex(at_least or 0)
 
     async def get_many(
         self,
@@ -262,12 +265,17 @@ class Reader(LogStreams):
         return {m.partition_id: m for m in marks}, GlobalLogIndex(frame.header["commit_index"])
 
     async def refresh_partitions(self, at_least: AtLeast, node: str | None, *, deadline: float) -> None:
-        """Learn which there are: all that were before this call, or (``at_least``, ``node``) as some node knows it."""
+        """Learn which there are: all that were before this call, or at an index, or as ``node`` knows it."""
         refresh = self._cluster.refresh_partitions
         if at_least is None and node is None:
             await self._cluster.at_leader(partial(refresh, linearizable=True), deadline=deadline)
-        else:
-            await self._cluster.retry(self.at(node), refresh, deadline=deadline)
+            return
+        index = await self._index(at_least, deadline)
+
+        async def ask(connection: NodeConnection) -> None:
+            await refresh(connection, at_least=index, timeout=deadline - self._cluster.now)
+
+        await self._cluster.retry(self.at(node), ask, deadline=deadline)
 
     async def admin_at_leader(self, header: dict[str, Any], *, deadline: float, needs: str = "") -> dict[str, Any]:
         """An ADMIN request that only a leader answers. ``needs``: a feature without which it would be misunderstood.
