@@ -18,7 +18,7 @@ from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from dispatcher.upkeep.serving import SnapshotServing
-from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded
+from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded, Unavailable
 from logboom.settings import ClusterSettings, Member, Settings
 from logboom.state_machine import Position
 from logboom.types import Ack, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex, RaftIndex, Term
@@ -164,7 +164,7 @@ class NoNode:
         chosen={PartitionId(1): Chosen(Ack.DURABLE)},
     )
     choosing = SimpleNamespace(of=lambda partition_id: (partition_id, Ack.DURABLE, True))
-    recovery = SimpleNamespace(over=True)
+    recovery = SimpleNamespace(over=True, complete=True)
     scrubbing = lagging = SimpleNamespace(status=dict)
     admission = SimpleNamespace(
         pace=SimpleNamespace(bytes_per_s=None),
@@ -191,7 +191,7 @@ class NoNode:
         self.lately = Lately()
         self.snapshots = SimpleNamespace(serving=_serving(), taking=SimpleNamespace(stuck=()))
         self.freshness = self
-        self.leaderless = SimpleNamespace(ms=0, for_long=False)
+        self.leaderless = SimpleNamespace(ms=0, for_long=False, check=_unheard)
 
     @property
     def workers(self) -> Sequence[PartitionId]:
@@ -310,6 +310,11 @@ class NoNode:
         return "running"
 
     pause = resume = freeze = thaw = _steered
+
+
+def _unheard() -> None:
+    """Nobody waits for what was committed since."""
+    raise Unavailable("nobody leads")
 
 
 def _serving() -> SnapshotServing:

@@ -202,6 +202,7 @@ def _session_seeds() -> list[bytes]:
         (Kind.WATERMARKS, {"partitions": [1, 0]}, b""),
         (Kind.STATUS, {"digests": True}, b""),
         (Kind.ADMIN, {"action": "pause", "partition": 0}, b""),
+        (Kind.ADMIN, {"action": "partitions", "at_least": 5}, b""),
         (Kind.PING, {}, b""),
         (Kind.SNAPSHOT_READ, {"global_index": 5, "file": "states", "offset": 3}, b""),
         (Kind.SNAPSHOT_READ, {"global_index": 5, "file": "meta", "offset": 0}, b""),

@@ -61,8 +61,9 @@ class Opening:
 
     def passed_over(self) -> PartitionId | None:
         """One of which something is committed, and nothing can be shown."""
-        logs = self._rooms.logs
-        return next((p for p in sorted(self._under_way) if p in logs and logs[p].committed_index), None)
+        logs, lifecycle = self._rooms.logs, self._pipeline.parent.lifecycle
+        living = (p for p in sorted(self._under_way) if not lifecycle.is_gone(p))
+        return next((p for p in living if p in logs and logs[p].committed_index), None)
 
     def open(self, partition_id: PartitionId, kind: Kind) -> None:
         """It was created."""

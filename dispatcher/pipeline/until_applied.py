@@ -1,4 +1,4 @@
-"""Until this node has applied some partitions as far as somebody wants, or it is seen that it will not."""
+"""Until this node has heard or applied as much as somebody wants, or it is seen that it will not."""
 
 from __future__ import annotations
 
@@ -16,6 +16,38 @@ if TYPE_CHECKING:
 
 NAMED_MAX: Final = 8
 """Of those that an error is about."""
+
+
+async def until_ordered(backend: Backend, global_index: GlobalLogIndex, deadline: float) -> None:
+    """All that is ordered up to there is known here: partitions that were created in front of it, too.
+
+    Raises Unavailable at the deadline, where nobody has led for a while, or as long as this node does not know again
+    what it knew before it was started.
+    """
+    if not backend.recovery.complete:
+        raise Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
+    if backend.global_commit_index() >= global_index:
+        return
+    backend.leaderless.check()
+    loop = asyncio.get_running_loop()
+    heard: asyncio.Future[None] = loop.create_future()
+
+    def moved() -> None:
+        if not heard.done() and backend.global_commit_index() >= global_index:
+            heard.set_result(None)
+
+    def too_late() -> None:
+        if not heard.done():
+            heard.set_exception(Unavailable(f"this node has not heard of what was ordered up to {global_index}"))
+
+    timer = loop.call_later(max(0.0, deadline - backend.clock.monotonic()), too_late)
+    leave = backend.subscribe_ordered(moved)
+    try:
+        with backend.leaderless.ends(heard):
+            await heard
+    finally:
+        timer.cancel()
+        leave()
 
 
 async def until_applied(

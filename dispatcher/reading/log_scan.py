@@ -24,7 +24,7 @@ from dispatcher.reading.merging import Merge, Run, Window
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, InvalidRequest, LogboomError, Voided
-from logboom.types import Level, PartitionId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex
 from logboom.wire import FLAG_MORE, Kind
 from partitions.log.batch import is_mixed
 from partitions.log.compaction import Taken
@@ -93,7 +93,7 @@ class LogScan(Feed):
                         for p, each in self._logs.items()}  # fmt: skip
         subscribe = backend.subscribe_applied if wanted.level is Level.APPLIED else backend.subscribe_commits
         self._unsubscribe = [subscribe(p, self.woken) for p in self._logs]
-        if self._through > backend.global_commit_index():  # what takes it there may be other partitions'
+        if self._through > backend.safe_horizon(self._logs, wanted.level):  # others may take it there, who tell nobody
             self._unsubscribe.append(backend.subscribe_ordered(self.woken))
 
     @property
@@ -408,6 +408,13 @@ class LogScan(Feed):
                 first = int(self._logs[void.partition_id].first_index_at(void.position))
                 rows.append([int(void.partition_id), first, void.place.last_index, void.place.global_index])
         return {"voids": rows} if rows else {}
+
+    def _end(self, error: LogboomError | None) -> None:
+        """A log says from which of its own indices on it has something: the client goes on by the global one."""
+        if isinstance(error, IndexCompacted):
+            first = GlobalLogIndex(max(each.first_global_index for each in self._logs.values()))
+            error = IndexCompacted(f"some of what comes before global index {first} has been removed", first=first)
+        super()._end(error)
 
     def _diverged(self, error: LogboomError) -> None:
         if not isinstance(error, IndexCompacted):

@@ -11,11 +11,12 @@ import structlog
 
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.choosing import Acknowledgement
+from dispatcher.pipeline.until_applied import until_ordered
 from dispatcher.reading import reads
 from dispatcher.requests.requests import field_of
 from dispatcher.sessions import members
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NotLeader
-from logboom.types import Ack, DurabilityMode, PartitionId
+from logboom.types import Ack, DurabilityMode, GlobalLogIndex, PartitionId
 from logboom.wire import shown
 from raftlog.entries.chosen import NOTHING, Chosen
 from raftlog.entries.lifecycle import NAME_BYTES_MAX, TOKEN_BYTES, Kind
@@ -59,6 +60,8 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float, by: 
     if action == "partitions":
         if header.get("linearizable"):
             await backend.read_index(deadline)
+        else:
+            await until_ordered(backend, GlobalLogIndex(field_of(header, "at_least", int, 0)), deadline)
         return {"partitions": backend.partition_rows(), "key_partitions": backend.key_partitions()}
     if action == "create_partition":
         created = await _create_partition(backend, header, deadline)

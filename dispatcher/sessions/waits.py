@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from dispatcher.barriers.barriers import BLOCKED_STATES, CLUSTER
@@ -12,6 +13,7 @@ from dispatcher.barriers.watermarks import to_row
 from dispatcher.pipeline.backend import Backend
 from dispatcher.requests.requests import field_of
 from dispatcher.requests.tracing import Trace
+from dispatcher.sessions.over_all import OverAll
 from dispatcher.sessions.watching import Later, Watch
 from logboom.errors import InvalidRequest, LineageMismatch, LogboomError, NotLeader, QuotaExceeded, Unavailable
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, lineage_shown
@@ -75,6 +77,7 @@ class Waits:
         self.later = later
         self._waiters: dict[int, Waiter] = {}
         self._traces: dict[int, Trace] = {}
+        self._over_all = OverAll(backend, goes_on=self._goes_on, done=self._done)
         self._together = self._all_reached
         """One for all waiters, who are told apart by it from those of others."""
         self._progress: dict[int, _Progress] = {}
@@ -133,29 +136,23 @@ class Waits:
         if trace is not None:
             self._traces[request_id] = trace
 
-        def done(answer: Reached | LogboomError) -> None:
-            if isinstance(answer, LogboomError):
-                self._ends(request_id, answer)
-                self._replies.fail(request_id, answer)
-            else:
-                self._all_reached([request_id], answer)
-
+        ask = partial(
+            backend.barriers.add,
+            client=self,
+            principal=principal,
+            deadline=deadline,
+            wait_blocked=patient,
+            leading=scope is Scope.LEADER,
+            now=backend.clock.monotonic(),
+        )
+        if want.need < 0 and header.get("targets") is None and header.get("partitions") is None:
+            self._over_all.begin(request_id, want, ask)
+        done = partial(self._done, request_id)
         try:
-            waiter = backend.barriers.add(
-                want,
-                client=self,
-                principal=principal,
-                deadline=deadline,
-                wait_blocked=patient,
-                leading=scope is Scope.LEADER,
-                now=backend.clock.monotonic(),
-                done=done,
-                together=self._together,
-                number=request_id,
-                told=bool(every_ms),
-            )
+            waiter = ask(want, done=done, together=self._together, number=request_id, told=bool(every_ms))
         except LogboomError:
             self._traces.pop(request_id, None)
+            self._over_all.ended(request_id)
             raise
         if waiter is not None:
             self._waiters[request_id] = waiter
@@ -197,9 +194,22 @@ class Waits:
         if done is not None:
             done(error)
 
+    def _done(self, request_id: int, answer: Reached | LogboomError) -> None:
+        if isinstance(answer, LogboomError):
+            self._ends(request_id, answer)
+            self._replies.fail(request_id, answer)
+        else:
+            self._all_reached([request_id], answer)
+
+    def _goes_on(self, request_id: int, waiter: Waiter) -> None:
+        self._waiters[request_id] = waiter
+        self._stop(request_id)  # all are there that it told of
+
     def _all_reached(self, request_ids: list[int], where: Reached) -> None:
         """These are, by the same move. What they are told is encoded once, and leaves as a whole."""
         sent, replies = [], self._replies
+        if self._over_all:
+            request_ids = self._over_all.true(request_ids, where)
         for request_id in request_ids:
             self._ends(request_id, where)
             replies.reached()
@@ -226,6 +236,7 @@ class Waits:
     def _ends(self, request_id: int, answer: Reached | LogboomError) -> None:
         """It is answered: nobody waits for it any more."""
         self._waiters.pop(request_id, None)
+        self._over_all.ended(request_id)
         if self._progress:
             self._stop(request_id)
         if self._traces:
@@ -356,6 +367,7 @@ class Waits:
         if waiter is not None:
             self._backend.barriers.cancel(waiter)
             self._traces.pop(request_id, None)
+            self._over_all.ended(request_id)
         self._stop(request_id)
         watch = self._watches.pop(request_id, None)
         if watch is not None:
@@ -370,6 +382,7 @@ class Waits:
             watch.close()
         for left in (self._waiters, self._progress, self._watches, self._traces):
             left.clear()
+        self._over_all.close()
 
     def _stop(self, request_id: int) -> None:
         progress = self._progress.pop(request_id, None)

@@ -30,9 +30,10 @@ def _progress(before: Header, after: Header) -> Header:
 NEWEST: Final[Mapping[Kind, Callable[[Header, Header], Header]]] = {
     Kind.WATCHED: _watched,
     Kind.BARRIER_PROGRESS: _progress,
+    Kind.SKIPPED: lambda _, after: after,
 }
-"""Of these only the newest counts. A node sends no more of them than are read; so who takes them slowly is to be told
-what two that wait say together."""
+"""Of these only the newest counts. No credit is needed for them: a node sends no more than are read, and who takes them
+slowly is to be told what two that wait say together."""
 
 
 class Stream:

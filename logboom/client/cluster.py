@@ -164,9 +164,15 @@ class Cluster(Lookout):
             raise
         return opened
 
-    async def refresh_partitions(self, at: NodeConnection, *, linearizable: bool = False) -> None:
-        """Ask a node which partitions there are; a leader, if that must be so now. Raises what a request may raise."""
-        frame = await at.request(Kind.ADMIN, {"action": "partitions", "linearizable": linearizable})
+    async def refresh_partitions(
+        self, at: NodeConnection, *, linearizable: bool = False, at_least: int = 0, timeout: float = CONNECT_S
+    ) -> None:
+        """Ask a node which partitions there are: a leader, if that must be so now; or as of an index.
+
+        ``timeout``: how long it may take until a node knows of that. Raises what a request may raise.
+        """
+        asked = {"action": "partitions", "linearizable": linearizable, "at_least": at_least}
+        frame = await at.request(Kind.ADMIN, {**asked, "timeout_ms": max(1, int(timeout * 1000))})
         self._learn_partitions(frame.header)
         self._changed = False
 

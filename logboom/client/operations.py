@@ -127,8 +127,8 @@ class Operations:
     ) -> None:
         """Learn anew which partitions there are, for ``partitions`` and whatever else is of all of them.
 
-        Those that there were before this call, as the leader knows it; or as some node knows it that may be behind
-        (``at_least``, ``node``). A client that does not ask knows what it was told when it connected.
+        Those that there were before this call, as the leader knows it; or at the index ``at_least``; or as ``node``,
+        which may be behind, knows it. A client that does not ask knows what it was told when it connected.
         """
         await self._reader.refresh_partitions(at_least, node, deadline=self._deadline(timeout))
 

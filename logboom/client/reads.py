@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from logboom.client.attempts import seconds
 from logboom.client.cluster import Cluster
@@ -14,12 +14,23 @@ from logboom.client.log_batches import LogBatch
 from logboom.client.streams import LogStreams
 from logboom.client.streams import close as close_now
 from logboom.commands import Value, unpack_numbers
-from logboom.errors import DeadlineExceeded, IncompatibleVersion, InvalidRequest, NoSuchPartition, PartitionDestroyed
+from logboom.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    IncompatibleVersion,
+    InvalidRequest,
+    LogboomError,
+    NoSuchPartition,
+    PartitionDestroyed,
+    Unavailable,
+)
 from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionId, Token, Watermark, watermark_of
 from logboom.wire import Frame, Kind
 
 __all__ = ("AtLeast", "LogBatch", "Reader", "block_of", "close_now", "decode_value", "watermark_of")
+
+T = TypeVar("T")
 
 AtLeast = int | Token | Literal["session"] | None
 """How new a read has to be."""
@@ -70,14 +81,17 @@ class Reader(LogStreams):
             if at_least is not None or max_staleness is not None:
                 raise InvalidRequest("a read is stale, or as new as an index or a time, not both")
             return {"read": "stale", "at_least": 0}
-        if isinstance(at_least, Token):
-            await self._cluster.check_token(at_least, deadline=deadline)
-            at_least = at_least.global_index
-        index = self.last_seen if at_least == "session" else at_least or 0
+        index = await self._index(at_least, deadline)
         if max_staleness is not None:
             staleness_ms = int(seconds(max_staleness, "max_staleness") * 1000)
             return {"read": "bounded", "at_least": index, "max_staleness_ms": staleness_ms}
         return {"read": "linearizable" if at_least is None else "at_least", "at_least": index}
+
+    async def _index(self, at_least: AtLeast, deadline: float) -> GlobalLogIndex:
+        if isinstance(at_least, Token):
+            await self._cluster.check_token(at_least, deadline=deadline)
+            at_least = at_least.global_index
+        return self.last_seen if at_least == "session" else GlobalLogIndex(at_least or 0)
 
     async def get_many(
         self,
@@ -110,7 +124,7 @@ class Reader(LogStreams):
                 return await connection.request(Kind.GET, {**header, "lengths": lengths}, [b"".join(keys)])
             return await connection.request(Kind.GET, {**header, "keys": keys})
 
-        frame = await self._cluster.retry(self._where(mode, node), ask, deadline=deadline)
+        frame = await self._read(mode, node, ask, deadline=deadline)
         self.seen(frame.header["global_index"])
         values = block_of(frame, len(keys)).payloads()
         return [decode_value(v) if f else None for f, v in zip(frame.header["found"], values, strict=True)]
@@ -188,7 +202,7 @@ class Reader(LogStreams):
 
         patience = deadline - self._cluster.now
         try:
-            frame, rest = await self._cluster.retry(self._where(mode, node), begin, deadline=deadline)
+            frame, rest = await self._read(mode, node, begin, deadline=deadline)
             streams.append(rest)
             while frame is not None:
                 self.seen(frame.header["global_index"])
@@ -225,7 +239,7 @@ class Reader(LogStreams):
 
         patience = deadline - self._cluster.now
         try:
-            frame, rest = await self._cluster.retry(self._where(mode, node), begin, deadline=deadline)
+            frame, rest = await self._read(mode, node, begin, deadline=deadline)
             streams.append(rest)
             while frame is not None:
                 said = frame.header
@@ -280,12 +294,17 @@ class Reader(LogStreams):
         return await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
 
     async def refresh_partitions(self, at_least: AtLeast, node: str | None, *, deadline: float) -> None:
-        """Learn which there are: all that were before this call, or (``at_least``, ``node``) as some node knows it."""
+        """Learn which there are: all that were before this call, or at an index, or as ``node`` knows it."""
         refresh = self._cluster.refresh_partitions
         if at_least is None and node is None:
             await self._cluster.at_leader(partial(refresh, linearizable=True), deadline=deadline)
-        else:
-            await self._cluster.retry(self.at(node), refresh, deadline=deadline)
+            return
+        index = await self._index(at_least, deadline)
+
+        async def ask(connection: NodeConnection) -> None:
+            await refresh(connection, at_least=index, timeout=deadline - self._cluster.now)
+
+        await self._cluster.retry(self.at(node), ask, deadline=deadline)
 
     async def admin_at_leader(self, header: dict[str, Any], *, deadline: float, needs: str = "") -> dict[str, Any]:
         """An ADMIN request that only a leader answers. ``needs``: a feature without which it would be misunderstood.
@@ -317,6 +336,40 @@ class Reader(LogStreams):
     def at(self, node: str | None) -> Callable[[], Awaitable[NodeConnection]]:
         """A node by id or address; None: any."""
         return self._cluster.any if node is None else lambda: self._cluster.at(node)
+
+    async def _read(
+        self,
+        mode: dict[str, Any],
+        node: str | None,
+        call: Callable[[NodeConnection], Awaitable[T]],
+        *,
+        deadline: float,
+    ) -> T:
+        """``call`` where it may be answered. What is damaged at one node others have whole: they are asked then."""
+        where, cluster = self._where(mode, node), self._cluster
+        if node is not None or mode["read"] == "linearizable":
+            return await cluster.retry(where, call, deadline=deadline)
+        damaged: list[str] = []
+
+        async def sound() -> NodeConnection:
+            for address in [each for each in cluster.addresses() if damaged and each not in damaged]:
+                try:
+                    return await cluster.connection(address)
+                except LogboomError:  # it cannot be reached, refuses us, or is of another history
+                    if cluster.closed:
+                        raise
+            return await where()
+
+        async def ask(connection: NodeConnection) -> T:
+            try:
+                return await call(connection)
+            except CorruptData as error:
+                if connection.address in damaged:  # there is no other
+                    raise
+                damaged.append(connection.address)
+                raise Unavailable(f"{connection.address}: {error.message}") from error
+
+        return await cluster.retry(sound, ask, deadline=deadline)
 
     def _where(self, mode: dict[str, Any], node: str | None) -> Callable[[], Awaitable[NodeConnection]]:
         if node is not None:

@@ -29,7 +29,7 @@ from partitions.log.batch import Batch, build_batch
 from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
 from tests.unit.dispatcher.log_scan_world import batches, begin, globals_of, mixed, settle
-from tests.unit.dispatcher.reading_world import SETTINGS, Client, World
+from tests.unit.dispatcher.reading_world import ORDERED, SETTINGS, Client, World
 
 
 async def until(world: World, holds: Callable[[], Any]) -> None:
@@ -295,6 +295,33 @@ class TestWhatMustNotGoUnnoticed:
         expected = [batch.global_index for batch in left]
         assert [b.global_index for b in batches(anyhow) if b.partition_id == 0] == expected
 
+    @pytest.mark.parametrize("when", ["before it is planned", "once it is planned"])
+    async def test_what_is_removed_under_a_scan_is_said_by_global_index(self, when: str) -> None:
+        """An index of the partition was: whoever went on from it got records again, or missed some without a word."""
+        world, client = World(2, reads=ReadSettings(window_bytes=400)), Client()
+        mixed(world, 60)
+        log, gone = world.logs[0], world.batches[0][len(world.batches[0]) * 2 // 3]
+        scan = begin(world, client, credit=1)
+        await settle(world)
+        assert globals_of(client) == [1]
+        scan._drop()
+        if when == "before it is planned":
+            scan._window = None
+        for lease in scan._leases.values():
+            lease.release()
+        base = LogBase(gone.last_index, gone.digest, 1)  # type: ignore[arg-type]
+        log.save_places(base.last_index)()
+        log.compact(base.last_index + 1)()
+        scan.add_credit(1 << 20)
+        await settle(world)
+        [error] = client.ends
+        assert isinstance(error, IndexCompacted)
+        assert error.first == log.first_global_index != log.first_available_index
+        rest = Client()
+        begin(world, rest, start_global=error.first)
+        await settle(world)
+        assert globals_of(rest) == list(range(error.first, 61))
+
     async def test_a_partition_that_is_destroyed(self) -> None:
         world, client = World(2), Client()
         mixed(world, 5)
@@ -348,6 +375,23 @@ async def test_a_horizon_that_only_others_partitions_reach_ends_the_scan() -> No
     assert globals_of(client) == [1]
     assert client.ends == []
     world.append(1, [b"2"])
+    await settle(world)
+    assert client.ends == [None]
+    assert not any(world.wakers.values())
+
+
+async def test_a_horizon_that_is_committed_and_does_not_show_yet_ends_the_scan() -> None:
+    """All was committed when it went on here, and idle partitions' watermarks follow without a word: it stood still."""
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    world.append(1, [b"2"])
+    world.applied = {0: 1, 1: 2}
+    begin(world, client, partitions=[0], through=2, level=Level.APPLIED)
+    await settle(world)
+    assert globals_of(client) == [1]
+    assert client.ends == []
+    world.applied[0] = 2
+    world.wake(ORDERED)
     await settle(world)
     assert client.ends == [None]
     assert not any(world.wakers.values())

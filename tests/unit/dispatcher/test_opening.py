@@ -145,6 +145,16 @@ def test_who_asks_for_all_partitions_is_not_answered_without_one_of_which_someth
     node.partitioning.check_all()
 
 
+def test_nor_told_of_one_that_was_destroyed_while_its_machine_opened() -> None:
+    """All that he did not ask for by name was refused to him, for good, until that machine was open."""
+    node = Slow()
+    node.created()
+    node.payloads.receive(memoryview(raw(node.batch)))
+    commit(node, node.batch)
+    node.destroyed()
+    node.partitioning.check_all()
+
+
 async def test_its_log_is_given_to_a_snapshot_that_needs_it() -> None:
     node = Slow()
     node.created()

@@ -12,6 +12,7 @@ from dispatcher.requests.requests import acknowledged_at
 from dispatcher.sessions import waits as waits_module
 from dispatcher.sessions.waits import Waits
 from logboom.errors import (
+    BarrierTimeout,
     InvalidRequest,
     LineageMismatch,
     LogboomError,
@@ -25,6 +26,8 @@ from logboom.types import Ack, Level, PartitionId
 from logboom.wire import FLAG_MORE, Frame, Kind
 from tests.unit.dispatcher.barrier_desk import A, B, C
 from tests.unit.dispatcher.waits_world import World
+
+D = PartitionId(3)
 
 
 class TestBarriers:
@@ -68,6 +71,67 @@ class TestBarriers:
             world.ask(Kind.BARRIER, {"global_index": 1})
         world.ask(Kind.BARRIER, {"global_index": 0, "partitions": [A]})
         assert len(world.sent) == 1
+
+    @pytest.mark.parametrize("scope", ["node", "leader", "quorum", "all"])
+    @pytest.mark.parametrize("level", ["applied", "durable", "ordered"])
+    def test_all_are_all_that_there_are_once_it_is_reached(self, scope: str, level: str) -> None:
+        """One that was created in front of the index, and handed up after somebody had asked, was left out."""
+        world = World()
+        world.raft.admits = True
+        world.barriers.others.set_members("n1", ["n1"], ["n1"])
+        world.ask(Kind.BARRIER, {"global_index": 1, "scope": scope, "level": level})
+        world.ask(Kind.BARRIER, {"global_index": 1, "scope": scope, "level": level, "partitions": [A, B, C]}, 2)
+        world.ask(Kind.BARRIER, {"global_index": 1, "scope": scope, "level": level, "mode": 3}, 3)
+        world.create(D)
+        for partition in (A, B, C):
+            world.apply(partition, 1)
+        world.commit(1)
+        assert sorted(request_id for request_id, *_ in world.sent) == [2, 3]
+        [(request_id, error)] = world.failed
+        assert (request_id, type(error), error.retryable) == (1, Unavailable, True)
+        world.ask(Kind.BARRIER, {"global_index": 1, "scope": scope, "level": level})
+        assert len(world.sent) == (3 if level == "ordered" else 2)
+        world.apply(D, 1)
+        assert world.sent[-1][2]["frontiers"] == [[p, 1] for p in (A, B, C, D)]
+        assert len(world.barriers) == len(world.waits._over_all) == 0
+
+    def test_of_one_that_is_being_opened_meanwhile_too(self) -> None:
+        world, opening = World(), Unavailable("partition 9 is being opened")
+
+        def passed_over() -> None:
+            raise opening
+
+        world.ask(Kind.BARRIER, {"global_index": 1})
+        world.partitioning.check_all = passed_over
+        for partition in (A, B, C):
+            world.apply(partition, 1)
+        assert (world.sent, world.failed) == ([], [(1, opening)])
+
+    @pytest.mark.parametrize("moved", ["created", "nothing", "time", "cancel", "close"])
+    def test_where_others_are_there_first_this_node_waits_for_what_is_ordered(self, moved: str) -> None:
+        """Of partitions that were created in front of there it has not heard, hence asked nobody."""
+        world = World()
+        world.ordered = 0
+        world.barriers.others.set_members("n1", ["n1", "n2", "n3"], ["n1", "n2", "n3"])
+        world.ask(Kind.BARRIER, {"global_index": 1, "scope": "quorum", "progress_ms": 20})
+        world.sent.clear()
+        for node in ("n2", "n3"):
+            world.barriers.others.heard(node, {"rows": [[p, 2, 1, "running"] for p in (A, B, C)]})
+        assert (world.sent, world.failed, len(world.barriers), world.timers) == ([], [], 1, [])
+        if moved == "created":
+            world.create(D)
+        if moved in ("created", "nothing"):
+            world.ordered = 1
+            world.commit(1)
+        elif moved == "time":
+            world.barriers.expire(100.0)
+        else:
+            world.waits.cancel(1) if moved == "cancel" else world.waits.close()
+        told = {"created": [Unavailable], "time": [BarrierTimeout]}.get(moved, [])
+        assert [type(error) for _, error in world.failed] == told
+        answers = [header["frontiers"] for _, _, header, _ in world.sent]
+        assert answers == ([[[A, 1], [B, 1], [C, 1]]] if moved == "nothing" else [])
+        assert len(world.barriers) == len(world.waits._over_all) == 0
 
     @pytest.mark.parametrize(
         ("header", "error"),

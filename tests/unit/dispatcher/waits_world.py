@@ -10,7 +10,7 @@ from dispatcher.sessions.waits import Waits
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.types import PartitionId
 from logboom.wire import Frame, FrameDecoder, Kind
-from tests.unit.dispatcher.barrier_desk import PARTITIONS, Desk
+from tests.unit.dispatcher.barrier_desk import Desk
 
 
 class World(Desk):
@@ -28,6 +28,7 @@ class World(Desk):
         self.partitioning = SimpleNamespace(check_all=lambda: None)
         self.leaderless = SimpleNamespace(for_long=False)
         self.now = 0.0
+        self.ordered = 42
         self.cluster = SimpleNamespace(id="here")
         self.lineage: str | None = "ab" * 16
         self.clock = SimpleNamespace(monotonic=lambda: self.now)
@@ -84,11 +85,15 @@ class World(Desk):
     voiding = SimpleNamespace(check_blocked=lambda want: want)
 
     def partition_ids(self) -> list[PartitionId]:
-        return [p for p in PARTITIONS if self.watermarks.has(p)]
+        return [mark.partition_id for mark in self.watermarks.all()]
 
     @property
     def workers(self) -> list[PartitionId]:
-        return [p for p in PARTITIONS if self.watermarks.has(p)]
+        return [mark.partition_id for mark in self.watermarks.all()]
+
+    def create(self, partition: PartitionId) -> None:
+        self.watermarks.add(partition)
+        self.applied_at[partition] = 0
 
     def missing(self, partition: int) -> LogboomError:
         return NoSuchPartition(f"no {partition}", partition_id=partition)
@@ -103,7 +108,7 @@ class World(Desk):
         return "n2:1"
 
     def global_commit_index(self) -> int:
-        return 42
+        return self.ordered
 
     def hurry(self, partitions: Any) -> None:
         self.hurried += sorted(partitions)

@@ -24,7 +24,7 @@ from logboom.errors import (
 )
 from logboom.types import MIB
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import FakeNode, Session, cluster, silent, until
+from tests.unit.logboom.fake_server import Session, cluster, silent, until
 
 PRODUCER = bytes(range(16))
 LARGE = bytes(MIB + 200_000)
@@ -225,53 +225,6 @@ async def test_whoever_asks_for_a_connection_while_close_runs_is_told_so_too() -
     (found,) = await asyncio.gather(asking, return_exceptions=True)
     assert isinstance(found, InvalidRequest), repr(found)
     assert "closed" in str(found)
-
-
-class TestPartitions:
-    """Which there are: a client that has changed them knows that a node may lag."""
-
-    @staticmethod
-    def _admin(node: FakeNode, partitions: list[int]) -> None:
-        def admin(session: Session, frame: Frame) -> None:
-            rows = [[p, "kv", "write_ahead"] for p in partitions]
-            session.send(frame, Kind.ADMIN_REPLY, {"partitions": rows, "key_partitions": 4})
-
-        node.answers[Kind.ADMIN] = admin
-
-    async def test_after_a_change_of_ones_own_the_leader_is_asked(self) -> None:
-        async with cluster(2) as [leader, lagging], Client(lagging.address) as boom:
-            assert await boom.partitions() == [0, 1, 2, 3]
-            self._admin(leader, [0, 1, 2])
-            self._admin(lagging, [0, 1, 2, 3])
-            await boom.destroy_partition(3)
-            assert await boom.partitions() == [0, 1, 2]
-            assert leader.of(Kind.ADMIN)[-1].header["linearizable"]
-            await boom._cluster.connection(lagging.address)
-            assert await boom.partitions() == [0, 1, 2]
-
-    async def test_a_node_that_is_met_later_does_not_take_back_what_the_leader_said(self) -> None:
-        async with cluster(2) as [leader, lagging], Client(leader.address) as boom:
-            self._admin(leader, [0, 1, 2])
-            await boom.partitions()
-            await boom.destroy_partition(3)
-            assert await boom.partitions() == [0, 1, 2]
-            await boom._cluster.connection(lagging.address)
-            assert await boom.partitions() == [0, 1, 2]
-
-    async def test_a_view_of_all_has_those_that_others_have_made(self) -> None:
-        """Else it would show half of a request over an old partition and a new one."""
-        async with cluster() as [node], Client(node.address) as boom:
-            node.features = ["log_scan"]
-            assert await boom.partitions() == [0, 1, 2, 3]
-            self._admin(node, [0, 1, 2, 3, 9])
-            for kind in (Kind.VIEW_SCAN, Kind.LOG_SCAN):
-                node.answers[kind] = silent
-                feed: Any = boom.scan_view() if kind is Kind.VIEW_SCAN else boom.scan_log()
-                asked = asyncio.ensure_future(anext(feed))
-                await until(lambda kind=kind: node.of(kind))  # type: ignore[misc]
-                asked.cancel()
-                await asyncio.gather(asked, return_exceptions=True)
-                assert node.of(kind)[0].header["partitions"] == [0, 1, 2, 3, 9]
 
 
 async def test_a_single_command_that_a_node_would_cut_the_connection_for_was_never_sent() -> None:

@@ -65,3 +65,23 @@ def test_what_is_said_anew_takes_the_place_of_all_before_it() -> None:
     assert isinstance(merged, Frame)
     assert merged.header == watched([mark(2, 4)], first=True, gone=[0])
     assert isinstance(end, Frame)
+
+
+def test_of_what_a_filter_passes_over_the_newest_position_is_kept() -> None:
+    """Each read without a match left one behind: a consumer who worked for a while had his memory filled with them."""
+    stream = Stream()
+    for index in range(2, 10_000):
+        stream.put(Frame(Kind.SKIPPED, 1, {"next_index": index}))
+    assert [each.header for each in stream.items if isinstance(each, Frame)] == [{"next_index": 9_999}]
+
+
+def test_what_lies_between_stays_where_it_is() -> None:
+    stream = Stream()
+    for index in range(0, 40, 4):
+        stream.put(Frame(Kind.SKIPPED, 1, {"next_index": index}))
+        stream.put(Frame(Kind.SKIPPED, 1, {"next_index": index + 1}))
+        stream.put(Frame(Kind.RECORDS, 1, {"next_index": index + 2}))
+        stream.put(Frame(Kind.RECORDS, 1, {"next_index": index + 3}))
+    told = [(each.kind, each.header["next_index"]) for each in stream.items if isinstance(each, Frame)]
+    kinds = ((Kind.SKIPPED, 1), (Kind.RECORDS, 2), (Kind.RECORDS, 3))
+    assert told == [(kind, index + more) for index in range(0, 40, 4) for kind, more in kinds]

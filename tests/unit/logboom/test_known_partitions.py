@@ -1,0 +1,103 @@
+"""Which partitions a client takes there to be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from logboom import Client
+from logboom.errors import Unavailable
+from logboom.types import GlobalLogIndex, Token
+from logboom.wire import Frame, Kind
+from tests.unit.logboom.fake_server import FakeNode, Session, cluster, fails, silent, until
+
+
+class TestPartitions:
+    """Which there are: a client that has changed them knows that a node may lag."""
+
+    @staticmethod
+    def _admin(node: FakeNode, partitions: list[int]) -> None:
+        def admin(session: Session, frame: Frame) -> None:
+            rows = [[p, "kv", "write_ahead"] for p in partitions]
+            session.send(frame, Kind.ADMIN_REPLY, {"partitions": rows, "key_partitions": 4})
+
+        node.answers[Kind.ADMIN] = admin
+
+    async def test_after_a_change_of_ones_own_the_leader_is_asked(self) -> None:
+        async with cluster(2) as [leader, lagging], Client(lagging.address) as boom:
+            assert await boom.partitions() == [0, 1, 2, 3]
+            self._admin(leader, [0, 1, 2])
+            self._admin(lagging, [0, 1, 2, 3])
+            await boom.destroy_partition(3)
+            assert await boom.partitions() == [0, 1, 2]
+            assert leader.of(Kind.ADMIN)[-1].header["linearizable"]
+            await boom._cluster.connection(lagging.address)
+            assert await boom.partitions() == [0, 1, 2]
+
+    async def test_a_node_that_is_met_later_does_not_take_back_what_the_leader_said(self) -> None:
+        async with cluster(2) as [leader, lagging], Client(leader.address) as boom:
+            self._admin(leader, [0, 1, 2])
+            await boom.partitions()
+            await boom.destroy_partition(3)
+            assert await boom.partitions() == [0, 1, 2]
+            await boom._cluster.connection(lagging.address)
+            assert await boom.partitions() == [0, 1, 2]
+
+    async def test_a_view_of_all_has_those_that_others_have_made(self) -> None:
+        """Else it would show half of a request over an old partition and a new one."""
+        async with cluster() as [node], Client(node.address) as boom:
+            node.features = ["log_scan"]
+            assert await boom.partitions() == [0, 1, 2, 3]
+            self._admin(node, [0, 1, 2, 3, 9])
+            for kind in (Kind.VIEW_SCAN, Kind.LOG_SCAN):
+                node.answers[kind] = silent
+                feed: Any = boom.scan_view() if kind is Kind.VIEW_SCAN else boom.scan_log()
+                asked = asyncio.ensure_future(anext(feed))
+                await until(lambda kind=kind: node.of(kind))  # type: ignore[misc]
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+                assert node.of(kind)[0].header["partitions"] == [0, 1, 2, 3, 9]
+
+    @pytest.mark.parametrize("at_least", [7, "session", Token("test", GlobalLogIndex(7))])
+    async def test_a_view_as_of_an_index_has_those_that_there_were_then(self, at_least: Any) -> None:
+        """It had those of whichever node was asked: half of a request of one's own over an old one and a new one."""
+        async with cluster(2) as [leader, lagging], Client(lagging.address) as boom:
+            assert await boom.partitions() == [0, 1, 2, 3]
+            boom._reader.seen(7)
+            for node in (leader, lagging):
+                self._admin(node, [0, 1, 2, 3, 9] if node is leader else [0, 1, 2, 3])
+                knows = node.answers[Kind.ADMIN]
+                behind = fails(Unavailable("not heard of", retry_after=0.001))
+
+                def admin(session: Session, frame: Frame, knows: Any = knows, behind: Any = behind) -> None:
+                    ahead = frame.header.get("at_least", 0) > 5 and session.node is lagging
+                    (behind if ahead else knows)(session, frame)
+
+                node.answers[Kind.ADMIN], node.answers[Kind.VIEW_SCAN] = admin, silent
+            asked = asyncio.ensure_future(anext(boom.scan_view(at_least=at_least)))
+            await until(lambda: leader.of(Kind.VIEW_SCAN) + lagging.of(Kind.VIEW_SCAN))
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            [scan] = leader.of(Kind.VIEW_SCAN) + lagging.of(Kind.VIEW_SCAN)
+            assert scan.header["partitions"] == [0, 1, 2, 3, 9]
+            assert leader.of(Kind.ADMIN)[-1].header["timeout_ms"] > 1000
+
+    @pytest.mark.parametrize("named", [False, True])
+    async def test_a_scan_of_all_logs_is_of_those_that_the_leader_knows_of(self, named: bool) -> None:
+        """It was of those of whichever node was asked, for good: of one that was created just before nothing came."""
+        async with cluster(2) as [leader, lagging], Client(lagging.address) as boom:
+            for node in (leader, lagging):
+                node.features = ["log_scan"]
+                node.answers[Kind.LOG_SCAN] = silent
+                self._admin(node, [0, 1, 2, 3, 9] if node is leader else [0, 1, 2, 3])
+            for _ in range(4):  # whoever's turn it is
+                feed = boom.scan_log(follow=True, node="n2" if named else None)
+                asked = asyncio.ensure_future(anext(feed))
+                before = len(leader.of(Kind.LOG_SCAN) + lagging.of(Kind.LOG_SCAN))
+                await until(lambda before=before: len(leader.of(Kind.LOG_SCAN) + lagging.of(Kind.LOG_SCAN)) > before)  # type: ignore[misc]
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+            scans = [frame.header["partitions"] for frame in leader.of(Kind.LOG_SCAN) + lagging.of(Kind.LOG_SCAN)]
+            assert scans == [[0, 1, 2, 3] if named else [0, 1, 2, 3, 9]] * 4
