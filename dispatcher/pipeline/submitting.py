@@ -88,7 +88,7 @@ class Submitting:
         )
         if request.wide:
             pipeline.agreement.check(KV_TXN)
-        applied = already_applied(request, pipeline.workers, pipeline.parent.global_index)
+        applied = already_applied(request, pipeline.workers, pipeline.parent.global_index, pipeline.level_of)
         if applied is not None:
             pipeline.repeated += 1
             done(applied)

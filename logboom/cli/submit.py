@@ -338,7 +338,7 @@ class _Totals:
                 "last_index": 0,
                 "global_index": 0,
                 "duplicate": 0,
-                "results": {} if receipt.results is not None else None,
+                "results": None,
             },
         )
         total["records"] += receipt.count
@@ -346,7 +346,11 @@ class _Totals:
         total["global_index"] = max(total["global_index"], receipt.global_index)
         total["duplicate"] += receipt.duplicate
         self.sent += receipt.count
-        for status, count in Counter(receipt.results or ()).items():
+        if receipt.results is None:
+            return
+        if total["results"] is None:  # an older node tells them below `applied` of what is sent again
+            total["results"] = {}
+        for status, count in Counter(receipt.results).items():
             total["results"][status.name.lower()] = total["results"].get(status.name.lower(), 0) + count
             if status not in FINE:
                 self.refused += count

@@ -35,15 +35,6 @@ def test_submit_prints_where_it_landed(node: FakeNode, capsys) -> None:
     assert out.splitlines()[1].split() == ["2", "1", "2", "2", "2", "0", "ok=1"]
 
 
-def test_commands_without_effect_are_1(node: FakeNode, capsys) -> None:
-    rows = [[0, 1, 1, 1, 0, b"\x02"]]
-    node.answers[Kind.SUBMIT] = lambda s, f: s.send(f, Kind.SUBMITTED, {"parts": rows, "commit_index": 1})
-    status, out, err = run(capsys, "submit", "-p", "0", "cas", "a", "b", "c", "-o", "jsonl")
-    assert status == 1
-    assert json.loads(out)["results"] == {"mismatch": 1}
-    assert "took no effect" in err
-
-
 def test_submit_from_stdin_and_by_key(node: FakeNode, capsys, monkeypatch) -> None:
     text = io.TextIOWrapper(io.BytesIO(b"put 'a b' 1\n\nadd n 5\n"))
     monkeypatch.setattr(sys, "stdin", text)
