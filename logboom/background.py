@@ -93,9 +93,14 @@ class Background:
         with self._lock:
             self._lines.add(line)
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Called on the thread of the loop."""
+        return threading.get_ident() == self.thread.ident
+
     def check_thread(self) -> None:
         """Raises InvalidRequest where waiting would be for oneself."""
-        if threading.get_ident() == self.thread.ident:
+        if self.is_own_thread:
             raise InvalidRequest(
                 "this call was made on the client's own thread, in a callback (select, on_void) or a destructor, and "
                 "would wait for itself: make it when the outer call has returned, or with another client"
