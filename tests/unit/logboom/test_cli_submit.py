@@ -22,6 +22,8 @@ from logboom.wire import Kind
 from tests.unit.logboom.command_line import run
 from tests.unit.logboom.fake_server import FakeNode, Session
 
+PUT = {"key": "c", "value": "v"}
+
 
 def test_submit_prints_where_it_landed(node: FakeNode, capsys) -> None:
     status, out, _ = run(capsys, "submit", "-p", "2", "put", "k", "v", "-o", "json")
@@ -381,6 +383,9 @@ def test_lines_of_blanks_are_skipped_but_not_raw(node: FakeNode, capsys, tmp_pat
         '{"key": "a", "value": {"b": 1, "b": 2}}',
         '{"op": "txn", "compares": [{"key": "a", "key": "b"}], "then": [{"key": "c", "value": "v"}]}',
         '{"key": "a", "value": {"": 1, "": 2}}',
+        *(json.dumps({"op": "txn", "compares": no, "then": [PUT]}) for no in ({}, "", 0, False)),
+        *(json.dumps({"op": "txn", "then": [PUT], "otherwise": no}) for no in ({}, "", 0, False)),
+        *(json.dumps({"op": no, **PUT}) for no in ({}, [], 0, False)),
     ],
 )
 def test_json_that_is_no_command_is_a_usage_error(node: FakeNode, capsys, tmp_path: Path, line: str) -> None:
