@@ -128,3 +128,20 @@ def test_whenever_it_comes_to_who_waits_for_room_those_behind_go_on(node: FakeNo
             assert [answer.result(PATIENCE_S).count for answer in answers] == [1, 1], interrupt.where
             at_rest, number = not interrupt.where, number + 1
     assert waited > 10
+
+
+def test_whenever_it_comes_to_who_closes_it_can_be_closed_again(node: FakeNode) -> None:
+    """The second time did nothing, and the thread stayed, with its connections."""
+    number, at_rest = 0, False
+    while not at_rest:
+        client = SyncClient(node.address)
+        client.partitions()
+        thread = client._start().thread
+        with Interrupt(number) as interrupt, suppress(KeyboardInterrupt):
+            client.close()
+        client.close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), f"interrupted in {interrupt.where}"
+        at_rest, number = not interrupt.where, number + 1
+    assert number > 10
+    until(lambda: not node.sessions)
