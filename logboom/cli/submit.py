@@ -100,7 +100,7 @@ def submit(
     """See HELP."""
     if by_key and partition is not None:
         raise click.UsageError("give --partition or --by-key, not both")
-    if words and path:
+    if words and path is not None:
         raise click.UsageError("give a command or --file, not both")
     if words and (raw or form):
         raise click.UsageError("--raw and --format say how a file or stdin is read: they do not go with a command")
@@ -115,7 +115,7 @@ def submit(
         if words:
             _one(totals, words)
         else:
-            _from_file(totals, path or "-", form, raw=raw, output=output)
+            _from_file(totals, "-" if path is None else path, form, raw=raw, output=output)
     with unread_too():
         print_rows(totals.rows(), output)
     if once is not None:
@@ -169,7 +169,7 @@ def _opened(path: str) -> AbstractContextManager[BinaryIO]:
     try:
         return Path(path).open("rb")
     except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}") from None
+        raise click.UsageError(f"{path or repr(path)}: {error.strerror}") from None
 
 
 def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:

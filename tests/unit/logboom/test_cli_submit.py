@@ -427,3 +427,12 @@ def test_submit_without_a_stdin_says_so(node: FakeNode, capsys, monkeypatch) -> 
     status, out, err = run(capsys, "submit", "-p", "0")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "stdin is closed" in err
+
+
+@pytest.mark.parametrize("words", [[], ["put", "a", "1"]])
+def test_a_file_without_a_name_is_not_stdin(node: FakeNode, capsys, monkeypatch, words: list[str]) -> None:
+    """A variable that was not set, as in ``-f "$FILE"``: commands came from wherever stdin was."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"put a 1\n")))
+    status, out, err = run(capsys, "submit", "-p", "0", "-f", "", *words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert not node.of(Kind.SUBMIT)
