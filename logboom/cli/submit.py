@@ -102,6 +102,8 @@ def submit(
         raise click.UsageError("give --partition or --by-key, not both")
     if words and path is not None:
         raise click.UsageError("give a command or --file, not both")
+    if once == "":
+        raise click.UsageError("--once wants a name: under an empty one the next input would take no effect")
     if words and (raw or form):
         raise click.UsageError("--raw and --format say how a file or stdin is read: they do not go with a command")
     if raw and form not in (None, "lines"):

@@ -40,3 +40,11 @@ def test_results_that_only_some_requests_have_are_added_up(node: FakeNode, capsy
     assert (json.loads(out)[0]["records"], json.loads(out)[0]["results"]) == (CHUNK_RECORDS + 10, {"mismatch": 10})
     assert status == 1
     assert f"10 of {CHUNK_RECORDS + 10} commands took no effect" in err
+
+
+def test_an_empty_name_is_none_to_submit_under(node: FakeNode, capsys) -> None:
+    """Of a variable that is not set: the second input of all that had none took no effect, with exit status 0."""
+    status, out, err = run(capsys, "submit", "-p", "0", "--once", "", "put", "a", "1")
+    assert (status, out) == (2, "")
+    assert "--once" in err
+    assert not node.of(Kind.SUBMIT)
