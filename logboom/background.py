@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -40,6 +41,9 @@ class Background:
         self._lock = threading.RLock()
         self._ending: set[asyncio.Task[None]] = set()
         self._calls: set[_Call] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._closers = deque[threading.Lock]()
+        """Released when all is over: threads that wait for that."""
         self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
         # A daemon: whoever ends without closing is not waited for.
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -48,6 +52,16 @@ class Background:
     def _run(self) -> None:
         self.loop.run_forever()
         self.loop.close()
+        try:
+            for waiting in list(self._calls):  # it came too late for the loop
+                waiting.fail(closed_error())
+            with self._lock:
+                lines, self._lines = list(self._lines), weakref.WeakSet()
+            for line in lines:
+                line.over()
+        finally:
+            for closer in list(self._closers):
+                closer.release()
 
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Begin a request; its result or error comes through the future. Raises InvalidRequest when closed."""
@@ -93,9 +107,14 @@ class Background:
         with self._lock:
             self._lines.add(line)
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Called on the thread of the loop."""
+        return threading.get_ident() == self.thread.ident
+
     def check_thread(self) -> None:
         """Raises InvalidRequest where waiting would be for oneself."""
-        if threading.get_ident() == self.thread.ident:
+        if self.is_own_thread:
             raise InvalidRequest(
                 "this call was made on the client's own thread, in a callback (select, on_void) or a destructor, and "
                 "would wait for itself: make it when the outer call has returned, or with another client"
@@ -157,31 +176,35 @@ class Background:
 
     def abandon(self) -> None:
         """Nobody will call again: ``close``, which nobody waits for. See ``_end_soon`` for where this may be called."""
-
-        async def end() -> None:
-            self.closed = True
-            await _end(self.client)
-            self.loop.stop()
-
         if self.pid == os.getpid():
             with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(lambda: self._ending.add(self.loop.create_task(end())))
+                self.loop.call_soon_threadsafe(self._end_here)
 
     def close(self) -> None:
-        """Close the client, end whatever is still under way, and the thread."""
+        """Close the client, end whatever is still under way, and the thread. Interrupted, it can be called again."""
         with self._lock:
             self.closed = True
-        ending = _Call(lambda: _end(self.client))
-        self.loop.call_soon_threadsafe(ending.begin, self.loop)
-        ending.result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        # Not by ``join``: interrupted in there, a thread counts as ended that has not.
+        ended = threading.Lock()
+        ended.acquire()
+        self._closers.append(ended)
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._end_here)
+            ended.acquire()
         self.thread.join()
-        for waiting in list(self._calls):  # it came too late for the loop
-            waiting.fail(closed_error())
-        with self._lock:
-            lines, self._lines = list(self._lines), weakref.WeakSet()
-        for line in lines:
-            line.over()
+        if self._closing is not None:
+            self._closing.result()
+
+    def _end_here(self) -> None:
+        if self._closing is None:
+            self._closing = self.loop.create_task(self._end_all())
+
+    async def _end_all(self) -> None:
+        self.closed = True
+        try:
+            await _end(self.client)
+        finally:
+            self.loop.stop()
 
 
 class _Call:

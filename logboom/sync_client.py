@@ -80,7 +80,7 @@ class SyncClient(Unportable):
 
     def _start(self) -> Background:
         running = self._running
-        if running is not None and running.pid == os.getpid():
+        if running is not None and running.pid == os.getpid() and not self._closed:
             return running
         if self._pid != os.getpid():
             with _forking:
@@ -118,7 +118,7 @@ class SyncClient(Unportable):
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the background thread. Idempotent."""
+        """Close the connections and end the background thread. Idempotent; call it again if Ctrl-C came."""
         if self._pid != os.getpid():
             self._closed = True
             return
@@ -127,10 +127,11 @@ class SyncClient(Unportable):
             running.check_thread()
         with self._lock:
             self._closed = True
-            running, self._running = self._running, None
+            running = self._running
         if running is not None:
-            self._left.detach()
             running.close()
+            self._left.detach()
+            self._running = None
 
     @property
     def producer_id(self) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -29,8 +30,8 @@ class SyncSender:
         """Submit one command; its receipt, or what became of it, comes through the future.
 
         See ``Sender.send``. While ``max_in_flight_bytes`` are unanswered this blocks, for ``timeout`` at most; then it
-        raises DeadlineExceeded, and nothing was sent. Who cancels a future is told nothing more of its command, which
-        may take effect.
+        raises DeadlineExceeded, and nothing was sent. Of several threads the one that came first goes first. Who
+        cancels a future is told nothing more of its command, which may take effect.
         """
         running = self._running()
         line = self._line
@@ -48,29 +49,67 @@ class _Line:
         self._sender = make(running.client)
         self._open_bytes = 0
         self._new: deque[tuple[Record, Future[Receipt], int]] = deque()
-        # Not by the condition, whose ``__enter__`` is Python: who is interrupted in there keeps the lock for ever.
+        # No condition: who is interrupted in there keeps the lock for ever, or has let go of it and ends with another
+        # error. What is waited for here are locks of the interpreter's, taken in one step or not at all.
         self._lock = threading.RLock()
-        self._room = threading.Condition(self._lock)
+        self._turns: deque[threading.Lock] = deque()
+        """Of those that wait for room, in the order in which they came. Released: look whether there is some."""
         running.add(self)
 
     def send(self, record: Record, size: int) -> Future[Receipt]:
-        """Blocks while there is no room; not on the client's own thread, in a callback of an earlier future."""
+        """Blocks while there is no room, or others wait for it.
+
+        Not on the client's own thread, in a callback of an earlier future: there it passes who waits, or is refused.
+        """
         answer: Future[Receipt] = Future()
-        with self._lock:
-            if not self._has_room(size):
-                self.running.check_thread()
-                if not self._room.wait_for(partial(self._has_room, size), self._sender.timeout):
+        if not self._try(record, answer, size):
+            self.running.check_thread()
+            self._wait(record, answer, size)
+        return answer
+
+    def _wait(self, record: Record, answer: Future[Receipt], size: int) -> None:
+        turn = threading.Lock()
+        turn.acquire()
+        end = time.monotonic() + self._sender.timeout
+        try:
+            self._turns.append(turn)
+            while not self._try(record, answer, size, turn):
+                left = end - time.monotonic()
+                if left <= 0:
                     raise self._sender.budget.too_late()
+                turn.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+        finally:
+            # No interrupt comes before the turn is over. Who is interrupted while he tells the next one, and was not
+            # before, has sent something, or there was no room: what is answered then tells it, too.
+            try:
+                self._turns.remove(turn)
+            finally:
+                self._tell_first()
+
+    def _try(self, record: Record, answer: Future[Receipt], size: int, turn: threading.Lock | None = None) -> bool:
+        """Send it, if there is room and nobody waits in front of it. Raises InvalidRequest when closed."""
+        with self._lock:
+            if self._open_bytes and self._open_bytes + size > self._sender.budget.limit:
+                return False
+            if turn is None:
+                if self._turns and not self.running.is_own_thread:
+                    return False
+            elif self._turns[0] is not turn:
+                return False
             if self.running.closed:
                 raise closed_error()
             if not self._new:  # first of all: who is interrupted behind it leaves nothing that nobody looks at
                 self.running.soon(self._begin)
             self._open_bytes += size  # no interrupt comes between this and the next line
             self._new.append((record, answer, size))
-        return answer
+        return True
 
-    def _has_room(self, size: int) -> bool:
-        return not self._open_bytes or self._open_bytes + size <= self._sender.budget.limit
+    def _tell_first(self) -> None:
+        """It is to look whether there is room now."""
+        with self._lock:
+            for turn in tuple(self._turns)[:1]:  # who leaves does not wait for the lock
+                if turn.locked():
+                    turn.release()
 
     # -- on the client's thread
 
@@ -99,7 +138,7 @@ class _Line:
     def _ended(self, size: int) -> None:
         with self._lock:
             self._open_bytes -= size
-            self._room.notify_all()
+            self._tell_first()
 
     def over(self) -> None:
         """The loop has ended: what has not begun on it never will."""

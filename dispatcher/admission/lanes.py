@@ -27,6 +27,7 @@ class Waiting:
 
     __slots__ = (
         "admitted",
+        "applies",
         "deadline",
         "failed",
         "lane",
@@ -58,16 +59,18 @@ class Waiting:
         admitted: Callable[[Ticket], None],
         failed: Callable[[LogboomError], None],
         paused: Callable[[PartitionId], LogboomError | None] = lambda _: None,
+        applies: Callable[[], bool] = lambda: True,
     ) -> None:
         """``until`` it waits, ``deadline`` is the request's; ``owner``: whoever may disconnect.
 
         ``paused``: what it is told when one of its partitions applies nothing; None: it is answered before it would be.
+        ``applies``: it is answered when it is applied, and not before.
         """
         self.parts, self.nbytes = parts, nbytes
         self.principal, self.owner = principal, owner
         self.until, self.deadline, self.since = min(until, deadline), deadline, since
         self.refusal = refusal
-        self.admitted, self.failed, self.paused = admitted, failed, paused
+        self.admitted, self.failed, self.paused, self.applies = admitted, failed, paused, applies
         self.lane: LaneKey = None
         self.number = 0
         """In the order in which they came."""

@@ -34,7 +34,8 @@ REQUEST_COST: Final = 4096
 """In bytes: what a request costs beside its own."""
 
 LATE: Final = 1.5
-"""Times what those before it have been on their way: with less time left a request would be answered too late."""
+"""Times what those before it have been on their way until they are applied: who waits for that and has less time left
+would be answered too late."""
 
 
 class WaitingRoom:
@@ -325,7 +326,7 @@ class WaitingRoom:
         try:
             for partition_id, _, _ in waiting.parts:
                 self._check(partition_id)
-            if waiting.deadline - now < LATE * self._admission.delay(waiting.parts, now):
+            if waiting.deadline - now < LATE * self._admission.delay(waiting.parts, now) and waiting.applies():
                 self.leave(waiting, self._in_vain(waiting, now))
                 return None
             found = self._held_back(waiting.parts, waiting.principal, key, waiting) or self._admission.try_admit(

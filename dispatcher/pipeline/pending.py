@@ -327,8 +327,11 @@ class Pending:
         if request.owed or request.done is None:
             return
         last = max(part.global_index for part in request.parts)
+        # Below that some may be applied by now, and others not.
+        is_told = request.wait is Level.APPLIED
         parts = tuple(
-            (p.partition_id, p.first_index, p.last_index, p.global_index, p.duplicate, p.results) for p in request.parts
+            (p.partition_id, p.first_index, p.last_index, p.global_index, p.duplicate, p.results if is_told else None)
+            for p in request.parts
         )
         held: tuple[tuple[PartitionId, str], ...] = ()
         if self._held:

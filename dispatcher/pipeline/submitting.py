@@ -88,7 +88,7 @@ class Submitting:
         )
         if request.wide:
             pipeline.agreement.check(KV_TXN)
-        applied = already_applied(request, pipeline.workers, pipeline.parent.global_index)
+        applied = already_applied(request, pipeline.workers, pipeline.parent.global_index, pipeline.level_of)
         if applied is not None:
             pipeline.repeated += 1
             done(applied)
@@ -121,6 +121,7 @@ class Submitting:
             admitted=lambda ticket: self._propose_after_all(kept, ticket, done),
             failed=done,
             paused=lambda p: self._held_up(kept, p) if self._waits_for_apply(kept) else None,
+            applies=lambda: self._waits_for_apply(kept),
         )
         self.waiting.enter(waiting)
         self._set_alarm()

@@ -5,7 +5,7 @@ And those that come late: what would take effect by half is not ordered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from logboom.errors import Outcome, UnknownOutcome
@@ -16,30 +16,40 @@ from partitions.apply.worker import ApplyWorker
 
 
 def already_applied(
-    request: SubmitRequest, workers: Mapping[PartitionId, ApplyWorker], commit_index: GlobalLogIndex
+    request: SubmitRequest,
+    workers: Mapping[PartitionId, ApplyWorker],
+    commit_index: GlobalLogIndex,
+    level_of: Callable[[Level | None, Collection[PartitionId]], Level],
 ) -> SubmitReply | None:
-    """A retry of something that every part of was applied before: answer from what is remembered."""
+    """A retry of something that every part of was applied before: answer from what is remembered.
+
+    As the first attempt would have been: who waits for less than ``applied``, by ``level_of``, is told no results.
+    """
     if request.producer == NO_PRODUCER:
         return None
-    parts = []
+    found = []
     for part in request.parts:
-        found = workers[part.partition_id].dedupe.lookup(
+        before = workers[part.partition_id].dedupe.lookup(
             request.producer, request.epoch, part.first_sequence, part.records.count
         )
-        if found is None:
+        if before is None:
             return None
-        parts.append(
-            (
-                part.partition_id,
-                found.first_index,
-                found.last_index,
-                found.global_index,
-                part.records.count,
-                # Of many that differ nobody keeps all.
-                bytes((Status.UNKNOWN_RESULT,)) if found.results is None else found.results,
-            )
+        found.append((part, before))
+    is_told = level_of(request.wait, [part.partition_id for part in request.parts]) is Level.APPLIED
+    # Of many that differ nobody keeps all.
+    unknown = bytes((Status.UNKNOWN_RESULT,))
+    parts = tuple(
+        (
+            part.partition_id,
+            before.first_index,
+            before.last_index,
+            before.global_index,
+            part.records.count,
+            (unknown if before.results is None else before.results) if is_told else None,
         )
-    return SubmitReply(parts=tuple(parts), commit_index=commit_index)
+        for part, before in found
+    )
+    return SubmitReply(parts=parts, commit_index=commit_index)
 
 
 class Ahead:

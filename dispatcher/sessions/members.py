@@ -31,8 +31,8 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float, by: 
         return {"members": members(backend)}
     try:
         if action == "transfer":
-            to = field_of(header, "id", str, "") if header.get("id") is not None else ""
-            await hand_over(backend, NodeId(to) if to else None, deadline)
+            to = None if header.get("id") is None else NodeId(field_of(header, "id", str))
+            await hand_over(backend, to, deadline)
         else:
             await _change(backend, str(action), header, deadline)
     except NotLeader as error:

@@ -43,9 +43,9 @@ def status(target: Target, node: str | None, digests: bool, output: str) -> None
     """
     with target.connect() as client:
         answers: Answers = (
-            {node: client.status(node=node, digests=digests)} if node else client.status_all(digests=digests)
+            client.status_all(digests=digests) if node is None else {node: client.status(node=node, digests=digests)}
         )
-        cursors = [] if node else _cursors(client)
+        cursors = _cursors(client) if node is None else []
     check_answered(answers)
     nodes = [_node_row(name, answer) for name, answer in answers.items()]
     marks = partition_rows(answers)

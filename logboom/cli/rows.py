@@ -86,7 +86,8 @@ def words_row(words: list[str]) -> Row:
 
 def command_of(row: Row, encoding: str) -> Command | Record:
     """The command of a row. Raises UsageError, naming the field."""
-    op = str(row.get("op") or ("add" if row.get("numbers") is not None else "put")).lower()
+    default = "add" if row.get("numbers") is not None else "put"
+    op = default if row.get("op") in (None, "") else str(row["op"]).lower()
     known = TXN_FIELDS if op == "txn" else FIELDS
     unknown = set(row) - known
     if unknown:

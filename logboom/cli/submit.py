@@ -100,8 +100,10 @@ def submit(
     """See HELP."""
     if by_key and partition is not None:
         raise click.UsageError("give --partition or --by-key, not both")
-    if words and path:
+    if words and path is not None:
         raise click.UsageError("give a command or --file, not both")
+    if once == "":
+        raise click.UsageError("--once wants a name: under an empty one the next input would take no effect")
     if words and (raw or form):
         raise click.UsageError("--raw and --format say how a file or stdin is read: they do not go with a command")
     if raw and form not in (None, "lines"):
@@ -115,7 +117,7 @@ def submit(
         if words:
             _one(totals, words)
         else:
-            _from_file(totals, path or "-", form, raw=raw, output=output)
+            _from_file(totals, "-" if path is None else path, form, raw=raw, output=output)
     with unread_too():
         print_rows(totals.rows(), output)
     if once is not None:
@@ -169,7 +171,7 @@ def _opened(path: str) -> AbstractContextManager[BinaryIO]:
     try:
         return Path(path).open("rb")
     except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}") from None
+        raise click.UsageError(f"{path or repr(path)}: {error.strerror}") from None
 
 
 def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:
@@ -338,7 +340,7 @@ class _Totals:
                 "last_index": 0,
                 "global_index": 0,
                 "duplicate": 0,
-                "results": {} if receipt.results is not None else None,
+                "results": None,
             },
         )
         total["records"] += receipt.count
@@ -346,7 +348,11 @@ class _Totals:
         total["global_index"] = max(total["global_index"], receipt.global_index)
         total["duplicate"] += receipt.duplicate
         self.sent += receipt.count
-        for status, count in Counter(receipt.results or ()).items():
+        if receipt.results is None:
+            return
+        if total["results"] is None:  # an older node tells them below `applied` of what is sent again
+            total["results"] = {}
+        for status, count in Counter(receipt.results).items():
             total["results"][status.name.lower()] = total["results"].get(status.name.lower(), 0) + count
             if status not in FINE:
                 self.refused += count

@@ -49,7 +49,7 @@ def txn_of(
 
 
 def _rows(row: Row, name: str) -> list[Row]:
-    rows = row.get(name) or []
+    rows = [] if row.get(name) is None else row[name]
     if not isinstance(rows, list) or not all(isinstance(each, dict) for each in rows):
         raise click.UsageError(f"{name!r} of a txn is a list of objects")
     if any("partition" in each for each in rows):

@@ -174,6 +174,25 @@ def test_who_waits_for_admission_is_told_by_what_his_partition_says_by_then(node
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("wait", [Level.COMMITTED, Level.DURABLE, None])
+def test_who_waits_for_a_rate_and_less_than_applied_is_let_in_when_it_opens(wait: Level | None) -> None:
+    """He was refused as overloaded, for what the pause held up: nothing there had been applied for so long."""
+    node = Paused(partition_ops_per_s=100, rate_burst_ms=10)
+    pipeline: Any = node.submitting._pipeline
+    pipeline.level_of = lambda asked, _: Level.COMMITTED if asked is None else asked
+    node.admission.admit([(A, 1, 10)], node.loop.now - 50.0)  # not given back before somebody resumes A
+    answers: list[Any] = []
+
+    def ask() -> None:
+        answers.extend(node.submit(wait, A, sequence=sequence, wait_s=10.0) for sequence in (1, 2))
+        assert answers == [["admitted"], []]
+
+    node.play(ask)
+    assert answers == [["admitted"], ["admitted"]]
+    node.submitting.close()
+    node.loop.close()
+
+
 def test_who_waits_with_the_numbers_of_what_is_on_its_way_is_not_told_that_nothing_has_happened(node: Paused) -> None:
     """The same pause told the first of the two calls `unknown`."""
     desk = Desk()

@@ -55,6 +55,18 @@ class TestLevels:
         desk.commit(A, 2, 7)
         assert answers == [SubmitReply(((A, 1, 2, 7, 0, None),), 7)]  # type: ignore[arg-type]
 
+    def test_nor_are_there_of_what_is_applied_before_the_rest_is_durable(self) -> None:
+        """One part had results and the other had none, by the order in which two partitions were looked at."""
+        desk = Desk()
+        _, answers = desk.submit(Level.DURABLE, [A, B])
+        for p in (A, B):
+            desk.commit(p, 2, 7)
+        desk.sync(A, 2)
+        desk.apply(A, 2, duplicate=1, results=b"\x01\x02")
+        assert answers == []
+        desk.sync(B, 2)
+        assert answers == [SubmitReply(((A, 1, 2, 7, 1, None), (B, 1, 2, 7, 0, None)), 7)]  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("wait", WAITS)
     def test_the_last_part_answers_for_all(self, wait: Level) -> None:
         desk = Desk()

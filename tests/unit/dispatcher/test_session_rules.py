@@ -146,3 +146,19 @@ async def test_the_leaders_members_are_given_by_the_leader_alone(
         assert raised.value.leader == "n2:1"
     else:
         assert await members.act(backend, header, 1.0) == {"members": ["all of them"]}
+
+
+@pytest.mark.parametrize(("header", "to"), [({}, None), ({"id": None}, None), ({"id": "n2"}, "n2"), ({"id": ""}, "")])
+async def test_leadership_is_handed_to_whoever_is_nearest_only_where_nobody_is_named(
+    monkeypatch: pytest.MonkeyPatch, header: dict[str, Any], to: str | None
+) -> None:
+    """An empty name was nobody: it is no voter's, and refused."""
+    asked: list[str | None] = []
+
+    async def hand_over(_: Backend, to: str | None, __: float) -> None:
+        asked.append(to)
+
+    monkeypatch.setattr(members, "hand_over", hand_over)
+    monkeypatch.setattr(members, "members", lambda _: ["all of them"])
+    await members.act(cast(Backend, SimpleNamespace()), {"action": "transfer", **header}, 1.0)
+    assert asked == [to]

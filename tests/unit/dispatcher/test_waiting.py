@@ -57,6 +57,18 @@ class TestTurns:
         assert desk.order == ["slow", "full", "elsewhere", "in time"]
         assert isinstance(desk.failures["late"], Overloaded)
 
+    def test_who_is_answered_before_anything_is_applied_is_not_too_late(self) -> None:
+        """What was on its way for long was so because it is applied slowly."""
+        desk = Desk()
+        desk.ask("slow", [(A, 2, 0)])
+        desk.ask("full", [(A, 8, 0)])
+        desk.ask("applied", [(A, 4, 0)], timeout=9.0)
+        desk.ask("committed", [(A, 4, 0)], timeout=9.0, applies=False)
+        desk.now += 4.0
+        desk.give_back("full")
+        assert desk.order == ["slow", "full", "committed"]
+        assert list(desk.failures) == ["applied"]
+
     def test_large_requests_count_for_more_than_small_ones(self) -> None:
         desk = Desk()
         desk.ask("full", [(A, 10, 0)])

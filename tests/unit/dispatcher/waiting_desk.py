@@ -51,6 +51,7 @@ class Desk:
         timeout: float = 60.0,
         owner: Hashable = "o",
         nbytes: int = 1,
+        applies: bool = True,
     ) -> Waiting | None:
         """As ``Submitting`` does."""
         found = self.room.held_back(parts, principal) or self.admission.try_admit(parts, self.now, principal)
@@ -69,6 +70,7 @@ class Desk:
             refusal=found,
             admitted=lambda ticket: self._admitted(name, ticket),
             failed=lambda error: self._failed(name, error),
+            applies=lambda: applies,
         )
         self.room.enter(waiting)
         return waiting

@@ -286,3 +286,10 @@ def test_a_token_that_can_be_read_on_the_way_is_told_once(
     with_tls = run(capsys, "partitions", "list", "--tls-dir", str(tmp_path), "--timeout", "100ms")[2]
     assert with_tls.count("\n") == 1, "nobody answers, and that is all"
     assert "clear text" not in with_tls
+
+
+def test_a_node_without_a_name_is_not_all_of_them(node: FakeNode, capsys) -> None:
+    node.answers[Kind.STATUS] = says_all
+    status, out, err = run(capsys, "status", "--node", "")
+    assert (status, out) == (2, "")
+    assert "no node ''" in err

@@ -22,6 +22,8 @@ from logboom.wire import Kind
 from tests.unit.logboom.command_line import run
 from tests.unit.logboom.fake_server import FakeNode, Session
 
+PUT = {"key": "c", "value": "v"}
+
 
 def test_submit_prints_where_it_landed(node: FakeNode, capsys) -> None:
     status, out, _ = run(capsys, "submit", "-p", "2", "put", "k", "v", "-o", "json")
@@ -33,15 +35,6 @@ def test_submit_prints_where_it_landed(node: FakeNode, capsys) -> None:
     assert node.log[2] == [Put(b"k", b"v").record().payload]
     status, out, _ = run(capsys, "submit", "-p", "2", "add", "k", "1", "2")
     assert out.splitlines()[1].split() == ["2", "1", "2", "2", "2", "0", "ok=1"]
-
-
-def test_commands_without_effect_are_1(node: FakeNode, capsys) -> None:
-    rows = [[0, 1, 1, 1, 0, b"\x02"]]
-    node.answers[Kind.SUBMIT] = lambda s, f: s.send(f, Kind.SUBMITTED, {"parts": rows, "commit_index": 1})
-    status, out, err = run(capsys, "submit", "-p", "0", "cas", "a", "b", "c", "-o", "jsonl")
-    assert status == 1
-    assert json.loads(out)["results"] == {"mismatch": 1}
-    assert "took no effect" in err
 
 
 def test_submit_from_stdin_and_by_key(node: FakeNode, capsys, monkeypatch) -> None:
@@ -390,6 +383,9 @@ def test_lines_of_blanks_are_skipped_but_not_raw(node: FakeNode, capsys, tmp_pat
         '{"key": "a", "value": {"b": 1, "b": 2}}',
         '{"op": "txn", "compares": [{"key": "a", "key": "b"}], "then": [{"key": "c", "value": "v"}]}',
         '{"key": "a", "value": {"": 1, "": 2}}',
+        *(json.dumps({"op": "txn", "compares": no, "then": [PUT]}) for no in ({}, "", 0, False)),
+        *(json.dumps({"op": "txn", "then": [PUT], "otherwise": no}) for no in ({}, "", 0, False)),
+        *(json.dumps({"op": no, **PUT}) for no in ({}, [], 0, False)),
     ],
 )
 def test_json_that_is_no_command_is_a_usage_error(node: FakeNode, capsys, tmp_path: Path, line: str) -> None:
@@ -431,3 +427,12 @@ def test_submit_without_a_stdin_says_so(node: FakeNode, capsys, monkeypatch) -> 
     status, out, err = run(capsys, "submit", "-p", "0")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "stdin is closed" in err
+
+
+@pytest.mark.parametrize("words", [[], ["put", "a", "1"]])
+def test_a_file_without_a_name_is_not_stdin(node: FakeNode, capsys, monkeypatch, words: list[str]) -> None:
+    """A variable that was not set, as in ``-f "$FILE"``: commands came from wherever stdin was."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"put a 1\n")))
+    status, out, err = run(capsys, "submit", "-p", "0", "-f", "", *words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert not node.of(Kind.SUBMIT)

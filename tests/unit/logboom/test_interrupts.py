@@ -10,9 +10,10 @@ from types import FrameType
 from typing import Any, Self
 
 from logboom import Put, SyncClient
-from logboom.wire import Kind
+from logboom.types import KIB
+from logboom.wire import Frame, Kind
 from tests.unit.logboom.command_line import until
-from tests.unit.logboom.fake_server import FakeNode, records
+from tests.unit.logboom.fake_server import FakeNode, Session, records
 
 ASKED_AFTER = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")}
 """Instructions behind which the interpreter looks for signals."""
@@ -88,3 +89,59 @@ def test_whenever_it_comes_a_sender_goes_on(node: FakeNode) -> None:
             at_rest, number = not interrupt.where, number + 1
         until(lambda: not out._line._open_bytes)
     assert number > 10
+
+
+def test_whenever_it_comes_to_who_waits_for_room_those_behind_go_on(node: FakeNode) -> None:
+    """Nobody waits any more for the turn of who is gone."""
+    number, at_rest, waited = 0, False, 0
+    with SyncClient(node.address, max_in_flight_bytes=3 * KIB) as client:
+        out = client.sender(0)
+        out.send(Put(b"k", b"v")).result(PATIENCE_S)
+        line: Any = out._line
+        while not at_rest:
+            until(lambda: not line._open_bytes)
+            held = list[tuple[Session, Frame]]()
+            node.answers[Kind.SUBMIT] = lambda session, frame, to=held: to.append((session, frame))
+            answers, over = [out.send(Put(b"k", b"v"))], threading.Event()
+            until(lambda held=held: held)
+
+            def behind(held=held, answers=answers, over=over) -> None:
+                nonlocal waited
+                until(lambda: over.is_set() or line._turns)
+                waits = not over.is_set()
+                thread = threading.Thread(target=lambda: answers.append(out.send(Put(b"k", b"v"))))
+                thread.start()
+                until(lambda: not thread.is_alive() or not waits or len(line._turns) > 1)
+                waited += waits
+                del node.answers[Kind.SUBMIT]
+                for session, frame in held:
+                    session.loop.call_soon_threadsafe(session.usual, frame)
+                thread.join(PATIENCE_S)
+
+            other = threading.Thread(target=behind)
+            other.start()
+            with Interrupt(number) as interrupt, suppress(KeyboardInterrupt):
+                out.send(Put(b"k", b"l" * 3 * KIB))
+            over.set()
+            other.join(2 * PATIENCE_S)
+            assert (len(answers), len(line._turns)) == (2, 0), f"interrupted in {interrupt.where}"
+            assert [answer.result(PATIENCE_S).count for answer in answers] == [1, 1], interrupt.where
+            at_rest, number = not interrupt.where, number + 1
+    assert waited > 10
+
+
+def test_whenever_it_comes_to_who_closes_it_can_be_closed_again(node: FakeNode) -> None:
+    """The second time did nothing, and the thread stayed, with its connections."""
+    number, at_rest = 0, False
+    while not at_rest:
+        client = SyncClient(node.address)
+        client.partitions()
+        thread = client._start().thread
+        with Interrupt(number) as interrupt, suppress(KeyboardInterrupt):
+            client.close()
+        client.close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), f"interrupted in {interrupt.where}"
+        at_rest, number = not interrupt.where, number + 1
+    assert number > 10
+    until(lambda: not node.sessions)

@@ -83,6 +83,76 @@ def test_it_blocks_while_there_is_no_room(node: FakeNode) -> None:
         assert sorted(answer.result(PATIENCE_S).first_index for answer in answers) == [1, 2, 3, 4, 5]
 
 
+def test_a_large_one_that_waits_is_passed_by_none_that_came_after_it(node: FakeNode) -> None:
+    """Small ones of other threads had what was given back, for as long as there were any: it never had room."""
+    large = Record(b"l" * 2 * KIB)
+    with SyncClient(node.address, max_in_flight_bytes=ROOM) as boom:
+        boom.partitions()
+        held, out = Held(node), boom.sender(0)
+        answers, threads = [out.send(COMMAND)], list[threading.Thread]()
+
+        def send(record: Record) -> None:
+            thread = threading.Thread(target=lambda: answers.append(out.send(record)))
+            thread.start()
+            threads.append(thread)
+            until(lambda: not thread.is_alive() or len(out._line._turns) == len(threads))
+
+        until(lambda: held.frames)
+        send(large)
+        send(Record(b"small"))  # for which there is room
+        assert len(answers) == 1
+        held.let_go()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        for answer in answers:
+            assert answer.result(PATIENCE_S).count == 1
+        assert node.log[0] == [COMMAND.payload, large.payload, b"small"]
+
+
+def test_who_gives_up_waiting_lets_those_behind_go(node: FakeNode) -> None:
+    with SyncClient(node.address, max_in_flight_bytes=ROOM) as boom:
+        boom.partitions()
+        held, out, given_up = Held(node), boom.sender(0), Future[BaseException]()
+        answers, sender = [out.send(COMMAND)], out._line._sender
+        until(lambda: held.frames)
+        patient, sender.timeout = sender.timeout, 0.2
+
+        def give_up() -> None:
+            try:
+                out.send(Record(b"l" * 2 * KIB))
+            except DeadlineExceeded as error:
+                given_up.set_result(error)
+
+        thread = threading.Thread(target=give_up)
+        thread.start()
+        until(lambda: out._line._turns)
+        sender.timeout = patient
+        answers.append(out.send(Record(b"small")))  # for which there was room all the time
+        assert given_up.done()
+        thread.join(PATIENCE_S)
+        held.let_go()
+        assert [answer.result(PATIENCE_S).count for answer in answers] == [1, 1]
+
+
+def test_a_callback_passes_who_waits(node: FakeNode) -> None:
+    """It cannot wait: who waits is let in by the thread that it is called on."""
+    with SyncClient(node.address, max_in_flight_bytes=ROOM) as boom:
+        boom.partitions()
+        held, out, told = Held(node), boom.sender(0), Future[Future[Receipt]]()
+        first, second = out.send(Record(b"first")), out.send(COMMAND)
+        until(lambda: held.frames)
+        large = Future[Future[Receipt]]()
+        thread = threading.Thread(target=lambda: large.set_result(out.send(Record(b"l" * 2 * KIB))))
+        thread.start()
+        until(lambda: out._line._turns)
+        first.add_done_callback(lambda _: told.set_result(out.send(Record(b"next"))))
+        held.let_go()
+        for sent in (told, large):
+            assert sent.result(PATIENCE_S).result(PATIENCE_S).count == 1
+        assert second.result(PATIENCE_S).count == 1
+        thread.join(PATIENCE_S)
+
+
 def test_who_waits_for_room_in_vain_has_sent_nothing(node: FakeNode) -> None:
     with SyncClient(node.address, max_in_flight_bytes=ROOM) as boom:
         boom.partitions()
@@ -153,7 +223,7 @@ def test_closing_ends_what_is_on_its_way_and_who_waits_for_room(node: FakeNode) 
 
     thread = threading.Thread(target=work)
     thread.start()
-    until(lambda: held.frames and out._line._room._waiters)  # type: ignore[attr-defined]
+    until(lambda: held.frames and out._line._turns)
     boom.close()
     for answer in answers:
         assert isinstance(answer.exception(PATIENCE_S), UnknownOutcome)
