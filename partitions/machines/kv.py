@@ -23,14 +23,12 @@ from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import OK, apply_blocks
 from partitions.machines.kv_dump import KvDump
-from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, in_range, merged
+from partitions.machines.kv_layers import ENTRY_BYTES, Emptied, Layer, Ordered, Range, in_range, merged
 from partitions.machines.kv_rows import ROWS_MIN, Puts, Rows, Stacked, puts_of
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces, twice, unreadable_is_damage
 from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateView
 
-ENTRY_BYTES: Final = 200
-"""Roughly what a key in memory costs beside its bytes."""
 CHUNK_BYTES: Final = 256 << 10
 """Of a scan (a value may go over): as many as there are scans may wait for clients that do not read."""
 GET_BYTES_MAX: Final = 64 << 20
@@ -187,7 +185,7 @@ class KvMachine:
         loads = count(1)
         with self._file.view() as file:
 
-            def load(key: bytes) -> bytes | None:
+            def above(key: bytes) -> bytes | Missing | None:
                 if next(loads) == LOADS_MAX:
                     with self._lock:
                         for layer in layers:
@@ -196,7 +194,15 @@ class KvMachine:
                     found = layer.get(key)
                     if found is not Missing.MISSING:
                         return found
-                return file.get(key)
+                return Missing.MISSING
+
+            def load(key: bytes) -> bytes | None:
+                found = above(key)
+                return file.get(key) if found is Missing.MISSING else found
+
+            def has(key: bytes) -> bool:
+                found = above(key)
+                return file.has(key) if found is Missing.MISSING else found is not None
 
             def within(start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
                 with self._lock:
@@ -210,7 +216,7 @@ class KvMachine:
                         below = merged(below, layer.state, start=low, end=high, keys=keys)
                     yield from below
 
-            results, changed, ranges = apply_blocks(batches, load, within)
+            results, changed, ranges = apply_blocks(batches, load, within, has)
         position, meta = seal(results)
         with self._lock:
             self._changes.merge(changed, meta)

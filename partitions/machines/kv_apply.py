@@ -45,15 +45,18 @@ from logboom.errors import CorruptData, InvalidRequest
 from logboom.records import RecordBlock, lengths_of, split
 from logboom.state_machine import ApplyBatch
 from logboom.types import Status
-from partitions.machines.kv_layers import Layer, Ordered, Range, merged
+from partitions.machines.kv_layers import ENTRY_BYTES, Layer, Ordered, Range, merged
 
 Load = Callable[[bytes], bytes | None]
+Has = Callable[[bytes], bool]
 Within = Callable[[bytes, bytes | None], Iterator[tuple[bytes, bytes]]]
 """Entries of the state as it was before, from the first key on, up to the other."""
 OK, NOT_FOUND, MISMATCH = bytes((Status.OK,)), bytes((Status.NOT_FOUND,)), bytes((Status.MISMATCH,))
 SAFE: Final = float(1 << 62)
 """Sums of magnitudes below this cannot leave the 64-bit range."""
 VECTOR_RECORDS_MIN: Final = 16
+LOADED_BYTES_MAX: Final = 64 << 20
+"""Of values that a group has looked at and not changed: a few bytes of a command may ask for one of many megabytes."""
 INFINITY_BITS: Final = 0x7FF << 52
 NAN_QUIET: Final = 1 << 51
 NAN_OF_INFINITIES: Final = 0xFFF8 << 48
@@ -72,11 +75,14 @@ ORDER: Final[tuple[Callable[[Any, Any], bool], ...]] = (
 class _View:
     """The state as the transaction sees it: what was loaded, overlaid with what has changed."""
 
-    def __init__(self, load: Load, within: Within) -> None:
+    def __init__(self, load: Load, within: Within, has: Has | None = None) -> None:
+        """``load`` and ``has`` give the same as long as this lasts, however often they are asked."""
         self._load = load
         self._within = within
-        self._seen: Layer = {}
-        """As loaded."""
+        self._has = has or (lambda key: load(key) is not None)
+        self._loaded: Layer = {}
+        """Some of what was, and has not been changed: the rest is loaded again."""
+        self._loaded_bytes = 0
         self.dirty: Layer = {}
         self._order = Ordered(self.dirty)
         self.emptied: list[Range] = []
@@ -85,12 +91,24 @@ class _View:
     def get(self, key: bytes) -> bytes | None:
         if key in self.dirty:
             return self.dirty[key]
-        if key not in self._seen:
-            self._seen[key] = self._load(key)
-        return self._seen[key]
+        if key in self._loaded:
+            return self._loaded[key]
+        raw = self._load(key)
+        self._loaded_bytes += _cost(key, raw)
+        if self._loaded_bytes > LOADED_BYTES_MAX:
+            self._loaded, self._loaded_bytes = {}, _cost(key, raw)
+        self._loaded[key] = raw
+        return raw
+
+    def has(self, key: bytes) -> bool:
+        """As ``get``, of whose value nothing is needed."""
+        known = self.dirty if key in self.dirty else self._loaded
+        return known[key] is not None if key in known else self._has(key)
 
     def set(self, key: bytes, value: bytes | None) -> None:
         self.dirty[key] = value
+        if key in self._loaded:
+            self._loaded_bytes -= _cost(key, self._loaded.pop(key))
 
     def within(self, start: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes], None, None]:
         self._order.renew()
@@ -99,12 +117,22 @@ class _View:
 
     def branch(self) -> _View:
         """To change without touching this one."""
-        return _View(self.get, self.within)
+        return _View(self.get, self.within, self.has)
 
 
-def apply_blocks(batches: Sequence[ApplyBatch], load: Load, within: Within) -> tuple[list[bytes], Layer, list[Range]]:
-    """Statuses per batch (a single byte when all are equal), keys to write (None: delete), and what was emptied."""
-    view = _View(load, within)
+def _cost(key: bytes, raw: bytes | None) -> int:
+    """Roughly, of memory."""
+    return ENTRY_BYTES + len(key) + len(raw or b"")
+
+
+def apply_blocks(
+    batches: Sequence[ApplyBatch], load: Load, within: Within, has: Has | None = None
+) -> tuple[list[bytes], Layer, list[Range]]:
+    """Statuses per batch (a single byte when all are equal), keys to write (None: delete), and what was emptied.
+
+    ``has``: whether ``load`` would give something, for less.
+    """
+    view = _View(load, within, has)
     return [_apply(batch, view) for batch in batches], view.dirty, view.emptied
 
 
@@ -135,7 +163,7 @@ def _apply_one(key: bytes, payload: bytes, view: _View) -> Status:
         view.set(key, b"b" + payload[1:])
         return Status.OK
     if operation == OP_DELETE:
-        if view.get(key) is None:
+        if not view.has(key):
             return Status.NOT_FOUND
         view.set(key, None)
         return Status.OK
