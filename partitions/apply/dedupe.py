@@ -217,7 +217,7 @@ class Dedupe:
         before = _remembered(known, header.sequence, header.record_count)
         for start, stop in decision.skip:
             full[start:stop] = before[start:stop]
-        return bytes(full[:1]) if len(set(full)) == 1 else bytes(full)
+        return bytes(full[:1]) if full.count(full[0]) == len(full) else bytes(full)
 
     def record(
         self, header: Numbered, decision: Decision, global_index: GlobalLogIndex, *, mixed: bool = False
