@@ -122,22 +122,15 @@ class _Unsaved:
         rows, newer = self._parts
         if self.takes_rows and (rows is None or rows.takes(puts)):
             rows = Rows(puts, self._room) if rows is None else rows
-            before = rows.nbytes
+            before, left = rows.nbytes, _left(newer, puts)  # first what may want memory: all of it, or nothing happens
             if rows.put(puts):
-                self.nbytes += rows.nbytes - before + _merge(self.meta, meta)
-                self._parts = rows, self._left(newer, puts)
+                self.nbytes += rows.nbytes - before + _size(left) - _size(newer)
+                if left is not newer:
+                    self.keys = Ordered(left)
+                self._parts = rows, left
+                self.nbytes += _merge(self.meta, meta)
                 return
         self.merge(puts.layer(), meta)
-
-    def _left(self, newer: Layer, puts: Puts) -> Layer:
-        """Of the dictionary what these have not put again: rows are below it."""
-        if not newer:
-            return newer
-        again = set(puts.keys())
-        left = {key: value for key, value in newer.items() if key not in again}
-        self.nbytes += _size(left) - _size(newer)
-        self.keys = Ordered(left)
-        return left
 
 
 class KvMachine:
@@ -411,6 +404,14 @@ def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
     # Keys are short: which of them are new would cost more to find out than it is worth.
     keys = sum(map(len, changed)) * fresh // max(1, len(changed))
     return fresh * ENTRY_BYTES + keys + sum(map(len, filter(None, changed.values()))) - replaced
+
+
+def _left(newer: Layer, puts: Puts) -> Layer:
+    """Of a dictionary what these do not put again: rows are below it."""
+    if not newer:
+        return newer
+    again = set(puts.keys())
+    return {key: value for key, value in newer.items() if key not in again}
 
 
 def _size(layer: Layer) -> int:
