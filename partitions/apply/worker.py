@@ -55,12 +55,16 @@ class ApplyWorker:
         on_progress: Callable[[Sequence[AppliedBatch]], None],
         fatal: Callable[[BaseException], None],
         counts: ApplyCounts | None = None,
+        dedupe: Dedupe | None = None,
         reclaimable: bool = True,
     ) -> None:
-        """``reclaimable``: what is applied, and in a snapshot, need not be kept in the log."""
+        """``dedupe``: what the machine has of producers, if that has been read: it may take long.
+
+        ``reclaimable``: what is applied, and in a snapshot, need not be kept in the log.
+        """
         self.log = log
         self.machine = machine
-        self.dedupe = Dedupe(settings, machine.meta())
+        self.dedupe = Dedupe(settings, machine.meta()) if dedupe is None else dedupe
         self._before: tuple[Dedupe, PartitionLogIndex] | None = None
         """What the one in whose place this one is knew of producers, and through where, until that is known here."""
         self._cursor = Cursor(applied=machine.position())
