@@ -20,6 +20,7 @@ from logboom.state_machine import Machine
 from logboom.types import PartitionId
 from partitions.apply.apply_counts import ApplyCounts
 from partitions.apply.dedupe import Dedupe
+from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.worker import ApplyWorker
 from partitions.log.files import Shelf
 from partitions.log.log import PartitionLog
@@ -83,6 +84,7 @@ class PartitionRooms:
         self.machines: dict[PartitionId, Machine] = {}
         self.ending: dict[PartitionId, Machine] = {}
         self.counts = ApplyCounts()
+        self._slow = SlowGroups()
         self._apply: dict[PartitionId, ApplySettings] = {}
         self._fresh_logs: dict[PartitionId, PartitionLog] = {}
         self._fresh: dict[PartitionId, Opened] = {}
@@ -285,6 +287,7 @@ class PartitionRooms:
             on_progress=progressed,
             fatal=self._fatal,
             counts=self.counts,
+            slow=self._slow,
             dedupe=fresh.dedupe if fresh is not None else dedupe,
             reclaimable=removes(self._settings.snapshot, self._kinds[partition_id].state_machine),
         )
