@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import random
 import threading
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from logboom.commands import Add, Cas, Command, Compare, Delete, Put, Txn, Value
+from logboom.commands import Add, Command, Delete, Put, Value
 from logboom.errors import RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position
-from logboom.types import GlobalLogIndex, PartitionLogIndex, Status
+from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv, kv_apply, kv_layers
 from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
 from partitions.machines.kv_file import KvFile
@@ -26,8 +25,7 @@ KEYS = [b"k%02d" % k for k in range(40)]
 
 
 def batch(index: int, commands: list[Command]) -> ApplyBatch:
-    wide = any(isinstance(command, Txn) for command in commands)
-    records = RecordBlock.from_records(command.record() for command in commands).as_wide(wide=wide)
+    records = RecordBlock.from_records(command.record() for command in commands)
     first, reached = PartitionLogIndex(index), GlobalLogIndex(index)
     return ApplyBatch(first, reached, 0, records.count, records.nbytes, bytes(16), records)
 
@@ -357,69 +355,6 @@ def test_a_read_that_would_have_to_wait_says_so_and_holds_nothing(tmp_path: Path
         assert machine.get_at_once([b"k"]) is None
     for _ in range(1_000):  # views: as many as the file has places for, and more
         assert machine.get_at_once([b"k"]) == ([None], NOWHERE)
-    machine.close()
-
-
-LARGE = [b"l%02d" % number for number in range(48)]
-VALUE_BYTES = 512 << 10
-SMALL = VALUE_BYTES + (6 << 20)
-"""What a group takes with ``LOADED_BYTES_MAX`` of 4 MiB: that, and copies of a value on its way."""
-LOOKS: dict[str, tuple[Callable[[bytes], Command], Status]] = {
-    "Delete": (Delete, Status.OK),
-    "Cas": (lambda key: Cas(key, b"other", b"new"), Status.MISMATCH),
-    "Add": (lambda key: Add(key, 1), Status.WRONG_TYPE),
-    "Txn, compares": (lambda key: Txn([Compare(key, "==", b"other")], [Put(b"new", b"")], []), Status.OTHERWISE),
-    "Txn, commands": (lambda key: Txn([], [Put(b"new", b""), Cas(key, b"other", None)], []), Status.MISMATCH),
-}
-
-
-@pytest.mark.parametrize("kind", LOOKS)
-@pytest.mark.parametrize("together", [True, False], ids=["one batch", "a batch each"])
-def test_commands_that_look_at_large_values_take_no_memory_for_all_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, together: bool
-) -> None:
-    """All values stayed until the group had ended: a request of a few bytes for each took what the node has."""
-    monkeypatch.setattr(kv_apply, "LOADED_BYTES_MAX", 4 << 20)
-    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
-    for index, key in enumerate(LARGE, 1):
-        machine.apply([batch(index, [Put(key, bytes(VALUE_BYTES))])], lambda _, i=index: (position(i), {}))  # type: ignore[misc]
-        machine.checkpoint()
-    make, status = LOOKS[kind]
-    commands, index = [make(key) for key in (*LARGE, *LARGE)], len(LARGE) + 1
-    batches = [batch(index, some) for some in ([commands] if together else [[command] for command in commands])]
-    tracemalloc.start()
-    try:
-        results = machine.apply(batches, lambda _: (position(index), {}))
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    again = Status.NOT_FOUND if kind == "Delete" else status
-    statuses = b"".join(
-        each * batch.count if len(each) == 1 else each for each, batch in zip(results, batches, strict=True)
-    )
-    assert statuses == bytes([status] * len(LARGE) + [again] * len(LARGE))
-    assert most < SMALL
-    machine.close()
-
-
-def test_a_transaction_of_many_compares_takes_no_memory_for_all_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kv_apply, "LOADED_BYTES_MAX", 4 << 20)
-    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
-    for index, key in enumerate(LARGE, 1):
-        machine.apply([batch(index, [Put(key, bytes(VALUE_BYTES))])], lambda _, i=index: (position(i), {}))  # type: ignore[misc]
-        machine.checkpoint()
-    index = len(LARGE) + 1
-    one = Txn([Compare(key, "!=", b"other") for key in LARGE], [Delete(key) for key in LARGE], [])
-    tracemalloc.start()
-    try:
-        assert machine.apply([batch(index, [one])], lambda _: (position(index), {})) == [bytes([Status.OK])]
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < SMALL
-    assert machine.get(LARGE)[0] == [None] * len(LARGE)
     machine.close()
 
 
