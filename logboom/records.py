@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logboom.errors import InvalidRequest, RecordTooLarge
-from logboom.types import OVER_RANGES, WIDE_OPERATIONS, Record, WideRecord
+from logboom.types import OVER_RANGES, TXNS, WIDE_OPERATIONS, Record, WideRecord
 
 FLAG_KEYS: Final = 1
 FLAG_HEADERS: Final = 2
@@ -276,11 +276,23 @@ class RecordBlock:
     @property
     def has_ranges(self) -> bool:
         """Some are over ranges of keys: what those do has no bound in what they take of a log."""
+        return self.wide and len(self._of_kind(OVER_RANGES, 1)) > 0
+
+    @property
+    def txn_keys(self) -> int:
+        """Keys that its transactions look at, at most, together."""
         if not self.wide:
-            return False
+            return 0
+        counts = self._of_kind(TXNS, 4).astype(np.int64)  # behind the kind: comparisons, and commands of either branch
+        return int((counts[:, 1] + np.maximum(counts[:, 2], counts[:, 3])).sum())
+
+    def _of_kind(self, kind: bytes, width: int) -> npt.NDArray[np.uint8]:
+        """The first bytes of payloads that begin with this one, and have as many."""
         lengths = lengths_of(self.payload_ends)
-        starts = (self.payload_ends - lengths)[lengths > 0]
-        return len(starts) > 0 and bool((np.frombuffer(self.data, np.uint8)[starts] == OVER_RANGES[0]).any())
+        starts = (self.payload_ends - lengths)[lengths >= width].astype(np.int64)
+        data = np.frombuffer(self.data, np.uint8)
+        found: npt.NDArray[np.uint8] = data[starts[data[starts] == kind[0]][:, None] + np.arange(width)]
+        return found
 
     def as_wide(self, *, wide: bool = True) -> RecordBlock:
         """The same records, and that some of them are over several keys."""

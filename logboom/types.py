@@ -273,8 +273,10 @@ class WideRecord(Record, frozen=True, gc=False):
 
 WIDE_OPERATIONS: Final = (b"\5", b"\6")
 """How their payloads begin (logboom.commands)."""
+TXNS: Final = WIDE_OPERATIONS[0]
+"""Of these those that name all their keys."""
 OVER_RANGES: Final = WIDE_OPERATIONS[1]
-"""Of these those that name no keys but ends of a range."""
+"""And those that name no keys but ends of a range."""
 
 
 LINEAGE_BYTES: Final = 16

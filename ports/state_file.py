@@ -32,6 +32,10 @@ class StateView(Protocol):
         """The value; None: no such key, as for one that no key can be. Raises CorruptData."""
         ...
 
+    def has(self, key: bytes) -> bool:
+        """There is such a key. Its value is not looked at, nor whether that is damaged. Raises CorruptData."""
+        ...
+
     def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys from ``start`` on, ascending, with their values. Raises CorruptData."""
         ...

@@ -178,6 +178,10 @@ class ModelStateView:
         self._check()
         return self._version.state.get(self._whole(key))
 
+    def has(self, key: bytes) -> bool:
+        self._check()
+        return key in self._version.state
+
     def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         self._check()
         keys, state = self._version.keys(), self._version.state

@@ -22,6 +22,7 @@ from dispatcher.upkeep.rebuilding import Lacks, Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.apply.apply_core import WorkerState
+from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
@@ -55,7 +56,7 @@ class Presence(ABC):
     tails: dict[PartitionId, Tail]
     watermarks: Watermarks
     voiding: Voiding
-    _worker_of: Callable[[PartitionId, Progressed], ApplyWorker]
+    _worker_of: Callable[[PartitionId, Progressed, Dedupe | None], ApplyWorker]
     _commit_callbacks: dict[PartitionId, Callbacks]
     _unsynced: set[PartitionId]
     _unshown: set[PartitionId]
@@ -88,7 +89,7 @@ class Presence(ABC):
         self.watermarks.add(partition_id)
         self.admission.add(partition_id)
         self.recovery.add(partition_id)
-        self.workers[partition_id] = self._worker_of(partition_id, self._progress_of(partition_id))
+        self.workers[partition_id] = self._worker_of(partition_id, self._progress_of(partition_id), None)
         self._publish(partition_id)
         self._touched.add(partition_id)
         self._settle_soon()

@@ -15,6 +15,7 @@ import structlog
 from logboom.errors import CorruptData
 from logboom.state_machine import NOWHERE, Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId
+from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
 from ports.clock import Clock
 from ports.offload import Offload
@@ -46,6 +47,13 @@ class Rebuilt(NamedTuple):
     lacks: Lacks | None
 
 
+class Remade(NamedTuple):
+    """And what it has of producers, with which its worker begins: to read that may take seconds."""
+
+    rebuilt: Rebuilt
+    dedupe: Dedupe
+
+
 @dataclass(slots=True)
 class _Fence:
     floor: Position
@@ -65,8 +73,8 @@ class Rebuilding:
         *,
         machines: dict[PartitionId, Machine],
         workers: dict[PartitionId, ApplyWorker],
-        worker_of: Callable[[PartitionId], ApplyWorker],
-        rebuild: Callable[[PartitionId, Machine], Rebuilt],
+        worker_of: Callable[[PartitionId, Dedupe], ApplyWorker],
+        rebuild: Callable[[PartitionId, Machine], Remade],
         unused: Callable[[PartitionId, Machine], Awaitable[None]],
         retire: Callable[[Machine, Machine], None],
         clock: Clock,
@@ -176,7 +184,7 @@ class Rebuilding:
         if damaged is None:
             return  # destroyed
         try:
-            found = await self._run(partition_id, lambda: self._rebuild(partition_id, damaged))
+            found, dedupe = await self._run(partition_id, lambda: self._rebuild(partition_id, damaged))
         except Exception as error:  # noqa: BLE001 - as with any other file: what is there now nobody knows
             self._fatal(error)
             return
@@ -184,7 +192,7 @@ class Rebuilding:
             await self._run(partition_id, lambda: self._retire(found.machine, damaged))
             return  # destroyed meanwhile, with the damaged one
         self._machines[partition_id] = found.machine
-        fresh = self._workers[partition_id] = self._worker_of(partition_id)
+        fresh = self._workers[partition_id] = self._worker_of(partition_id, dedupe)
         worker.hand_over(fresh)
         if found.lacks is None:
             fence.rebuilt = True

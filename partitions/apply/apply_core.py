@@ -136,12 +136,7 @@ class ApplyGroup:
             return [self._step_over(gap)]
         batches = _bounded(read)
         invariant(bool(batches), "nothing to apply after {} though {} is durable", self.after, self.through)
-        invariant(
-            batches[0].header.first_index == self.after + 1,
-            "I5: applying {} after {}",
-            batches[0].header.first_index,
-            self.after,
-        )
+        self._check_follows(batches[0].header.first_index)
         self.dedupe.rollback()
         decisions, applied = self._decide(batches)
         outcomes: list[AppliedBatch] = []
@@ -161,6 +156,15 @@ class ApplyGroup:
 
         self._apply(applied, seal)
         return outcomes
+
+    def _check_follows(self, first_index: int) -> None:
+        """What begins there is next. Raises CorruptData for a machine that says to be in the midst of it.
+
+        Its worker began with that; wherever one has brought it, a batch ends.
+        """
+        if first_index <= self.after and self.machine.position().applied_index == self.after:
+            raise CorruptData(f"the state is at {self.after}, which no batch ends at: the next begins at {first_index}")
+        invariant(first_index == self.after + 1, "I5: applying {} after {}", first_index, self.after)
 
     def _apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> None:
         """All or nothing. Raises CorruptData for a machine that failed and moved: it would be given the same again."""
@@ -198,7 +202,7 @@ class ApplyGroup:
 
     def _step_over(self, gap: Voided) -> AppliedBatch:
         """A batch that was declared void takes its indices, and has no effect."""
-        invariant(gap.first_index == self.after + 1, "I5: a void from {} after {}", gap.first_index, self.after)
+        self._check_follows(gap.first_index)
         self.dedupe.rollback()
         first, last = PartitionLogIndex(gap.first_index), PartitionLogIndex(gap.last_index)
         position = Position(last, GlobalLogIndex(gap.global_index))

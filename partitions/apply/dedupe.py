@@ -214,10 +214,10 @@ class Dedupe:
             return fresh
         known = self._recorded.get(header.first_index)
         full = bytearray(fresh * header.record_count if len(fresh) == 1 else fresh)
+        before = _remembered(known, header.sequence, header.record_count)
         for start, stop in decision.skip:
-            for position in range(start, stop):
-                full[position] = _remembered(known, header.sequence + position)
-        return bytes(full[:1]) if len(set(full)) == 1 else bytes(full)
+            full[start:stop] = before[start:stop]
+        return bytes(full[:1]) if full.count(full[0]) == len(full) else bytes(full)
 
     def record(
         self, header: Numbered, decision: Decision, global_index: GlobalLogIndex, *, mixed: bool = False
@@ -403,8 +403,17 @@ def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _remembered(known: Producer | None, sequence: int) -> int:
-    for receipt in reversed(known.receipts if known is not None else []):
-        if receipt.results is not None and receipt.sequence <= sequence < receipt.sequence + receipt.record_count:
-            return receipt.results[0 if len(receipt.results) == 1 else sequence - receipt.sequence]
-    return int(Status.UNKNOWN_RESULT)
+def _remembered(known: Producer | None, first: int, count: int) -> bytes:
+    """Status of each of these sequences, as far as receipts have it; what came last counts.
+
+    Receipt by receipt: records may be many, and whoever applies may be the loop.
+    """
+    found = bytearray((Status.UNKNOWN_RESULT,)) * count
+    for receipt in known.receipts if known is not None else ():
+        low, high = max(first, receipt.sequence), min(first + count, receipt.sequence + receipt.record_count)
+        if receipt.results is None or low >= high:
+            continue
+        one_for_all, at = len(receipt.results) == 1, low - receipt.sequence
+        part = receipt.results * (high - low) if one_for_all else receipt.results[at : at + high - low]
+        found[low - first : high - first] = part
+    return bytes(found)

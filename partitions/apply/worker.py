@@ -22,6 +22,7 @@ from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, Worker
 from partitions.apply.apply_counts import Ages, ApplyCounts
 from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
+from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.stops import Stop
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
@@ -35,9 +36,6 @@ T = TypeVar("T")
 INLINE_RECORDS_MAX: Final = 64
 INLINE_RECORDS_MIN: Final = 16
 """So many, at hand and with nobody waiting, are applied at once: later there would be more of them at a time."""
-INLINE_S_MAX: Final = 0.002
-INLINE_AGAIN_S: Final = 10.0
-"""Whose state is slow to read is not applied on the loop for so long."""
 
 
 class ApplyWorker:
@@ -55,12 +53,19 @@ class ApplyWorker:
         on_progress: Callable[[Sequence[AppliedBatch]], None],
         fatal: Callable[[BaseException], None],
         counts: ApplyCounts | None = None,
+        slow: SlowGroups | None = None,
+        dedupe: Dedupe | None = None,
         reclaimable: bool = True,
     ) -> None:
-        """``reclaimable``: what is applied, and in a snapshot, need not be kept in the log."""
+        """``counts`` and ``slow`` are shared by all workers of a node.
+
+        ``dedupe``: what the machine has of producers, if that has been read: it may take long.
+
+        ``reclaimable``: what is applied, and in a snapshot, need not be kept in the log.
+        """
         self.log = log
         self.machine = machine
-        self.dedupe = Dedupe(settings, machine.meta())
+        self.dedupe = Dedupe(settings, machine.meta()) if dedupe is None else dedupe
         self._before: tuple[Dedupe, PartitionLogIndex] | None = None
         """What the one in whose place this one is knew of producers, and through where, until that is known here."""
         self._cursor = Cursor(applied=machine.position())
@@ -71,7 +76,7 @@ class ApplyWorker:
         self._on_progress = on_progress
         self._fatal = fatal
         self.counts = ApplyCounts() if counts is None else counts
-        """Shared by all workers of a node."""
+        self._slow = SlowGroups() if slow is None else slow
         self._reclaimable = reclaimable
         self._ages = Ages()
         self._checkpoints = Checkpoints(
@@ -351,7 +356,7 @@ class ApplyWorker:
             self._inline_bytes > 0
             and getattr(self.machine, "applies_in_memory", False)
             and (cursor.limit - self.applied_index <= INLINE_RECORDS_MAX or not self.machine.needs_records)
-            and self._clock.monotonic() >= self._inline_from
+            and self._clock.monotonic() >= max(self._inline_from, self._slow.again)
             and self.log.is_recent(
                 after_index=self.applied_index, through_index=cursor.limit, nbytes=self._inline_bytes
             )
@@ -365,8 +370,7 @@ class ApplyWorker:
             batches = group.run()
         except Exception as caught:  # noqa: BLE001 - as if a thread had run it
             error = caught
-        if self._clock.monotonic() - before > INLINE_S_MAX:
-            self._inline_from = before + INLINE_AGAIN_S
+        self._inline_from = self._slow.took(before, self._clock.monotonic()) or self._inline_from
         self._ended(batches, error)
 
     def _ended(self, batches: list[AppliedBatch] | None, error: BaseException | None) -> None:

@@ -6,7 +6,7 @@ thread takes out.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from logboom.errors import CorruptData
 from partitions.log.batch import Batch
@@ -17,6 +17,16 @@ HEADER_BYTES: Final = 512
 """Of memory, for a header alone."""
 ORIGIN_BYTES: Final = 256
 """Of memory, for each origin of a mixed batch beside its header."""
+TXN_KEY_BYTES: Final = 256
+"""What a key that a transaction looks at counts for where so many bytes may be applied at once: it may take 15."""
+
+
+class _Kept(NamedTuple):
+    batch: Batch
+    nbytes: int
+    """Of memory."""
+    work: int
+    """As if it were bytes."""
 
 
 class RecentBatches:
@@ -26,9 +36,9 @@ class RecentBatches:
         """``headers_only``: whoever applies looks at no record; none is kept."""
         self._bytes_max = bytes_max
         self._headers_only = headers_only
-        self._tentative: dict[bytes, Batch] = {}
+        self._tentative: dict[bytes, _Kept] = {}
         self._tentative_bytes = 0
-        self._committed: dict[bytes, Batch] = {}
+        self._committed: dict[bytes, _Kept] = {}
         self._put_bytes = 0
         self._taken_bytes = 0
         """Counted apart: the first is the loop's, the second the worker's."""
@@ -37,20 +47,20 @@ class RecentBatches:
         return bool(self._committed)
 
     def cost(self, digest: bytes) -> int | None:
-        """What it takes here, about, if it is committed, and here."""
-        batch = self._committed.get(digest)
-        return None if batch is None else self._cost(batch)
-
-    def _cost(self, batch: Batch) -> int:
-        return HEADER_BYTES + ORIGIN_BYTES * len(batch.origins) if self._headers_only else batch.nbytes
+        """What it takes to apply it, about, in bytes, if it is committed, and here."""
+        kept = self._committed.get(digest)
+        return None if kept is None else kept.work
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._committed
 
     def appended(self, batch: Batch) -> None:
         """It may be committed soon. The oldest of its kind goes if there is no room: it may have lost a conflict."""
-        cost = self._cost(batch)
-        if cost > self._bytes_max or (batch.header.wide and not self._headers_only and _takes_time(batch)):
+        nbytes = HEADER_BYTES + ORIGIN_BYTES * len(batch.origins) if self._headers_only else batch.nbytes
+        if nbytes > self._bytes_max:
+            return
+        more = _more_work(batch) if batch.header.wide and not self._headers_only else 0
+        if more is None:
             return
         if self._headers_only:
             batch = Batch(batch.header, [], batch.origins)
@@ -58,40 +68,44 @@ class RecentBatches:
             batch = Batch(batch.header, [bytes(buffer) for buffer in batch.buffers], batch.origins)
         again = self._tentative.pop(batch.digest, None)
         if again is None:
-            self._tentative_bytes += cost  # else it is in the sum
-        self._tentative[batch.digest] = batch
+            self._tentative_bytes += nbytes  # else it is in the sum
+        self._tentative[batch.digest] = _Kept(batch, nbytes, nbytes + more)
         while self._tentative_bytes > self._bytes_max:
             oldest = next(iter(self._tentative))
-            self._tentative_bytes -= self._cost(self._tentative.pop(oldest))
+            self._tentative_bytes -= self._tentative.pop(oldest).nbytes
 
     def committed(self, digest: bytes) -> None:
         """It will be applied. If there is no room it is not kept: those before it are applied first."""
-        batch = self._tentative.pop(digest, None)
-        if batch is None:
+        kept = self._tentative.pop(digest, None)
+        if kept is None:
             return
-        cost = self._cost(batch)
-        self._tentative_bytes -= cost
-        if digest not in self._committed and self._put_bytes - self._taken_bytes + cost <= self._bytes_max:
-            self._committed[digest] = batch
-            self._put_bytes += cost
+        self._tentative_bytes -= kept.nbytes
+        if digest not in self._committed and self._put_bytes - self._taken_bytes + kept.nbytes <= self._bytes_max:
+            self._committed[digest] = kept
+            self._put_bytes += kept.nbytes
 
     def take(self, digest: bytes) -> Batch | None:
         """By the one thread that applies, once."""
-        batch = self._committed.pop(digest, None)
-        if batch is not None:
-            self._taken_bytes += self._cost(batch)
-        return batch
+        kept = self._committed.pop(digest, None)
+        if kept is None:
+            return None
+        self._taken_bytes += kept.nbytes
+        return kept.batch
 
     def drop(self, digest: bytes) -> None:
         """It is damaged where it lies: from now on nobody here has it."""
         tentative, committed = self._tentative.pop(digest, None), self._committed.pop(digest, None)
-        self._tentative_bytes -= self._cost(tentative) if tentative is not None else 0
-        self._put_bytes -= self._cost(committed) if committed is not None else 0
+        self._tentative_bytes -= tentative.nbytes if tentative is not None else 0
+        self._put_bytes -= committed.nbytes if committed is not None else 0
 
 
-def _takes_time(batch: Batch) -> bool:
-    """It removes ranges of keys, more than the loop has time for: what is not here is applied on threads."""
+def _more_work(batch: Batch) -> int | None:
+    """Of commands over several keys, beside its bytes. None: more than the loop has time for.
+
+    As ranges of keys are that it removes: what is not here is applied on threads.
+    """
     try:
-        return batch.records().has_ranges
+        records = batch.records()
+        return None if records.has_ranges else TXN_KEY_BYTES * records.txn_keys
     except CorruptData:  # whoever applies it says so
-        return True
+        return None

@@ -23,14 +23,12 @@ from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import OK, apply_blocks
 from partitions.machines.kv_dump import KvDump
-from partitions.machines.kv_layers import Emptied, Layer, Ordered, Range, in_range, merged
+from partitions.machines.kv_layers import ENTRY_BYTES, Emptied, Layer, Ordered, Range, in_range, merged
 from partitions.machines.kv_rows import ROWS_MIN, Puts, Rows, Stacked, puts_of
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces, twice, unreadable_is_damage
 from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateView
 
-ENTRY_BYTES: Final = 200
-"""Roughly what a key in memory costs beside its bytes."""
 CHUNK_BYTES: Final = 256 << 10
 """Of a scan (a value may go over): as many as there are scans may wait for clients that do not read."""
 GET_BYTES_MAX: Final = 64 << 20
@@ -124,22 +122,15 @@ class _Unsaved:
         rows, newer = self._parts
         if self.takes_rows and (rows is None or rows.takes(puts)):
             rows = Rows(puts, self._room) if rows is None else rows
-            before = rows.nbytes
+            before, left = rows.nbytes, _left(newer, puts)  # first what may want memory: all of it, or nothing happens
             if rows.put(puts):
-                self.nbytes += rows.nbytes - before + _merge(self.meta, meta)
-                self._parts = rows, self._left(newer, puts)
+                self.nbytes += rows.nbytes - before + _size(left) - _size(newer)
+                if left is not newer:
+                    self.keys = Ordered(left)
+                self._parts = rows, left
+                self.nbytes += _merge(self.meta, meta)
                 return
         self.merge(puts.layer(), meta)
-
-    def _left(self, newer: Layer, puts: Puts) -> Layer:
-        """Of the dictionary what these have not put again: rows are below it."""
-        if not newer:
-            return newer
-        again = set(puts.keys())
-        left = {key: value for key, value in newer.items() if key not in again}
-        self.nbytes += _size(left) - _size(newer)
-        self.keys = Ordered(left)
-        return left
 
 
 class KvMachine:
@@ -187,7 +178,7 @@ class KvMachine:
         loads = count(1)
         with self._file.view() as file:
 
-            def load(key: bytes) -> bytes | None:
+            def above(key: bytes) -> bytes | Missing | None:
                 if next(loads) == LOADS_MAX:
                     with self._lock:
                         for layer in layers:
@@ -196,7 +187,15 @@ class KvMachine:
                     found = layer.get(key)
                     if found is not Missing.MISSING:
                         return found
-                return file.get(key)
+                return Missing.MISSING
+
+            def load(key: bytes) -> bytes | None:
+                found = above(key)
+                return file.get(key) if found is Missing.MISSING else found
+
+            def has(key: bytes) -> bool:
+                found = above(key)
+                return file.has(key) if found is Missing.MISSING else found is not None
 
             def within(start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
                 with self._lock:
@@ -210,7 +209,7 @@ class KvMachine:
                         below = merged(below, layer.state, start=low, end=high, keys=keys)
                     yield from below
 
-            results, changed, ranges = apply_blocks(batches, load, within)
+            results, changed, ranges = apply_blocks(batches, load, within, has)
         position, meta = seal(results)
         with self._lock:
             self._changes.merge(changed, meta)
@@ -405,6 +404,14 @@ def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
     # Keys are short: which of them are new would cost more to find out than it is worth.
     keys = sum(map(len, changed)) * fresh // max(1, len(changed))
     return fresh * ENTRY_BYTES + keys + sum(map(len, filter(None, changed.values()))) - replaced
+
+
+def _left(newer: Layer, puts: Puts) -> Layer:
+    """Of a dictionary what these do not put again: rows are below it."""
+    if not newer:
+        return newer
+    again = set(puts.keys())
+    return {key: value for key, value in newer.items() if key not in again}
 
 
 def _size(layer: Layer) -> int:

@@ -45,15 +45,22 @@ from logboom.errors import CorruptData, InvalidRequest
 from logboom.records import RecordBlock, lengths_of, split
 from logboom.state_machine import ApplyBatch
 from logboom.types import Status
-from partitions.machines.kv_layers import Layer, Ordered, Range, merged
+from partitions.machines.kv_layers import ENTRY_BYTES, Layer, Ordered, Range, merged
 
 Load = Callable[[bytes], bytes | None]
+Get = Callable[[bytes, int], bytes | None]
+"""See _Loaded."""
+Has = Callable[[bytes], bool]
 Within = Callable[[bytes, bytes | None], Iterator[tuple[bytes, bytes]]]
 """Entries of the state as it was before, from the first key on, up to the other."""
 OK, NOT_FOUND, MISMATCH = bytes((Status.OK,)), bytes((Status.NOT_FOUND,)), bytes((Status.MISMATCH,))
 SAFE: Final = float(1 << 62)
 """Sums of magnitudes below this cannot leave the 64-bit range."""
 VECTOR_RECORDS_MIN: Final = 16
+LOADED_BYTES_MAX: Final = 64 << 20
+"""Of what a group has looked at."""
+HEAD_BYTES: Final = 4096
+"""Of a value that are kept of it: a few bytes of a command may ask for one of many megabytes, again and again."""
 INFINITY_BITS: Final = 0x7FF << 52
 NAN_QUIET: Final = 1 << 51
 NAN_OF_INFINITIES: Final = 0xFFF8 << 48
@@ -69,25 +76,61 @@ ORDER: Final[tuple[Callable[[Any, Any], bool], ...]] = (
 """As OPERATORS."""
 
 
-class _View:
-    """The state as the transaction sees it: what was loaded, overlaid with what has changed."""
+class _Loaded:
+    """The state as it was before. Of what has been looked at the beginnings are kept, as far as they fit."""
 
-    def __init__(self, load: Load, within: Within) -> None:
+    def __init__(self, load: Load, has: Has | None) -> None:
+        """They give the same as long as this lasts, however often they are asked."""
         self._load = load
+        self._has = has or (lambda key: load(key) is not None)
+        self._heads: Layer = {}
+        self._nbytes = 0
+
+    def get(self, key: bytes, beside: int) -> bytes | None:
+        """The value, for whoever compares it with so many bytes: a longer one may end anywhere behind as many.
+
+        What is left of it is longer, too, so it compares with them as all of it does, by order or by length.
+        """
+        head = self._heads.get(key)
+        if head is None and key in self._heads:
+            return None
+        if head is not None and (len(head) < HEAD_BYTES or beside < HEAD_BYTES):
+            return head
+        raw = self._load(key)
+        if head is None:
+            self._keep(key, raw if raw is None or len(raw) <= HEAD_BYTES else raw[:HEAD_BYTES])
+        return raw
+
+    def _keep(self, key: bytes, head: bytes | None) -> None:
+        nbytes = ENTRY_BYTES + len(key) + len(head or b"")
+        self._nbytes += nbytes
+        if self._nbytes > LOADED_BYTES_MAX:
+            self._heads, self._nbytes = {}, nbytes
+        self._heads[key] = head
+
+    def has(self, key: bytes) -> bool:
+        """There is one."""
+        return self._heads[key] is not None if key in self._heads else self._has(key)
+
+
+class _View:
+    """The state as the transaction sees it: what was before, overlaid with what has changed."""
+
+    def __init__(self, get: Get, has: Has, within: Within) -> None:
+        self._get = get
+        self._has = has
         self._within = within
-        self._seen: Layer = {}
-        """As loaded."""
         self.dirty: Layer = {}
         self._order = Ordered(self.dirty)
         self.emptied: list[Range] = []
         """In which nothing was left then."""
 
-    def get(self, key: bytes) -> bytes | None:
-        if key in self.dirty:
-            return self.dirty[key]
-        if key not in self._seen:
-            self._seen[key] = self._load(key)
-        return self._seen[key]
+    def get(self, key: bytes, beside: int) -> bytes | None:
+        """See _Loaded."""
+        return self.dirty[key] if key in self.dirty else self._get(key, beside)
+
+    def has(self, key: bytes) -> bool:
+        return self.dirty[key] is not None if key in self.dirty else self._has(key)
 
     def set(self, key: bytes, value: bytes | None) -> None:
         self.dirty[key] = value
@@ -99,12 +142,18 @@ class _View:
 
     def branch(self) -> _View:
         """To change without touching this one."""
-        return _View(self.get, self.within)
+        return _View(self.get, self.has, self.within)
 
 
-def apply_blocks(batches: Sequence[ApplyBatch], load: Load, within: Within) -> tuple[list[bytes], Layer, list[Range]]:
-    """Statuses per batch (a single byte when all are equal), keys to write (None: delete), and what was emptied."""
-    view = _View(load, within)
+def apply_blocks(
+    batches: Sequence[ApplyBatch], load: Load, within: Within, has: Has | None = None
+) -> tuple[list[bytes], Layer, list[Range]]:
+    """Statuses per batch (a single byte when all are equal), keys to write (None: delete), and what was emptied.
+
+    ``has``: whether ``load`` would give something, for less.
+    """
+    loaded = _Loaded(load, has)
+    view = _View(loaded.get, loaded.has, within)
     return [_apply(batch, view) for batch in batches], view.dirty, view.emptied
 
 
@@ -135,7 +184,7 @@ def _apply_one(key: bytes, payload: bytes, view: _View) -> Status:
         view.set(key, b"b" + payload[1:])
         return Status.OK
     if operation == OP_DELETE:
-        if view.get(key) is None:
+        if not view.has(key):
             return Status.NOT_FOUND
         view.set(key, None)
         return Status.OK
@@ -153,7 +202,7 @@ def _cas(key: bytes, payload: bytes, view: _View) -> Status:
     if flags & ~(CAS_HAS_EXPECTED | CAS_HAS_VALUE) or len(payload) < 6 + length:
         return Status.INVALID
     expected = b"b" + payload[6 : 6 + length] if flags & CAS_HAS_EXPECTED else None
-    if view.get(key) != expected:
+    if view.get(key, len(expected or b"")) != expected:
         return Status.MISMATCH
     value = b"b" + payload[6 + length :] if flags & CAS_HAS_VALUE else None
     if value is not None or expected is not None:
@@ -167,7 +216,7 @@ def _add(key: bytes, operand: bytes, view: _View) -> Status:
         return Status.INVALID
     form = f"<{len(body) // 8}{kind.decode()}"
     addends = struct.unpack(form, body)
-    current = view.get(key)
+    current = view.get(key, len(operand))
     if current is None:
         view.set(key, operand)
         return Status.OK
@@ -246,7 +295,7 @@ def _txn(payload: bytes, view: _View) -> Status:
         found = parse_txn(payload)
     except InvalidRequest:
         return Status.INVALID
-    holds = all(_holds(how, view.get(key), wanted) for how, key, wanted in found.compares)
+    holds = all(_holds(how, view.get(key, len(wanted)), wanted) for how, key, wanted in found.compares)
     branch = view.branch()
     for key, command in found.then if holds else found.otherwise:
         status = _apply_one(key, command, branch)
@@ -307,7 +356,7 @@ def _add_vector(keys: list[bytes], block: RecordBlock, width: int, view: _View) 
     owners = np.fromiter(map(numbering.__getitem__, keys), np.int64, len(keys))
     current = np.zeros((len(numbering), numbers), np.int64)
     for key, number in numbering.items():
-        raw = view.get(key)
+        raw = view.get(key, width - 1)
         if raw is None:
             continue
         if raw[:1] != b"q" or len(raw) != width - 1:

@@ -240,6 +240,11 @@ class KvView:
             raw = self._txn.get(key) if key else None  # LMDB refuses to look for an empty one
         return None if raw is None else _unseal(key, raw, self._directory)
 
+    def has(self, key: bytes) -> bool:
+        """See StateView. ``get`` of a transaction would copy the value."""
+        with _no_nonsense(self._directory), self._txn.cursor() as cursor:
+            return bool(key) and cursor.set_key(key)
+
     def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See StateView."""
         with _no_nonsense(self._directory), self._txn.cursor() as cursor:

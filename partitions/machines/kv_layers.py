@@ -14,6 +14,8 @@ Layer = dict[bytes, bytes | None]
 """Newer values by key; None: the key is gone."""
 Range = tuple[bytes, bytes | None]
 """Keys from the first on, up to the other, exclusive; None: to the last one."""
+ENTRY_BYTES: Final = 200
+"""Roughly what a key in memory costs beside its bytes."""
 BEHIND_ALL: Final = b"\xff" * (KEY_BYTES_MAX + 1)
 EMPTIED_MAX: Final = 64
 AHEAD: Final = 64

@@ -41,6 +41,8 @@ FIND_MIN: Final = 8
 """Keys that are worth vector operations."""
 CHUNK_ROWS: Final = 256
 """Read at a time: what stays in a core's cache meanwhile."""
+FORGET_PLACES: Final = 1 << 16
+"""At a time."""
 FACTORS: Final = tuple(pow(0x9E3779B97F4A7C15, n + 1, 1 << 64) for n in range(KEY_BYTES_MAX // 8))
 """Odd; of a key's numbers."""
 MIXER: Final = 0xD6E8FEB86659FD93
@@ -147,7 +149,9 @@ class Rows:
 
     def _forget(self) -> None:
         """What has places, and is no row yet."""
-        self._table[self._table >= self._count] = -1
+        for start in range(0, len(self._table), FORGET_PLACES):  # there may be no memory for more
+            part = self._table[start : start + FORGET_PLACES]
+            part[part >= self._count] = -1
 
     def _write(self, rows: Ints, puts: Puts) -> None:
         numbers = np.arange(puts.count)
@@ -166,7 +170,7 @@ class Rows:
         base, table = self._count, self._table
         self._words[:, base : base + count] = words  # each might be new
         rows, places = np.empty(count, np.int64), np.empty(count, np.int64)
-        left, at = np.arange(count), self._first_place(words)
+        left, at = np.arange(count), _first_place(words, len(self._table))
         for step in range(1, STEPS_MAX):
             found = table[at]
             free = np.flatnonzero(found < 0)
@@ -205,15 +209,6 @@ class Rows:
             self._words[:, base : base + len(new)] = words[:, new]
         return rows, len(new)
 
-    def _first_place(self, words: Words) -> Ints:
-        mixed = words[0] * np.uint64(FACTORS[0])
-        for line in range(1, len(words)):
-            mixed += words[line] * np.uint64(FACTORS[line])
-        mixed ^= mixed >> np.uint64(32)
-        mixed *= np.uint64(MIXER)
-        places: Ints = (mixed >> np.uint64(65 - len(self._table).bit_length())).astype(np.int64)
-        return places
-
     def _reserve(self, count: int) -> None:
         """Room for so many rows."""
         capacity = len(self._rows)
@@ -225,14 +220,15 @@ class Rows:
         rows[:known] = self._rows[:known]
         words = np.empty((len(self._words), capacity), np.uint64)
         words[:, :known] = self._words[:, :known]
-        self._rows, self._words, self._newest = rows, words, np.empty(capacity, np.int64)
-        self._table = table = np.full(SPARSE * capacity, -1, np.int32)
-        left, at, step = np.arange(known), self._first_place(words[:, :known]), 0
+        newest, table = np.empty(capacity, np.int64), np.full(SPARSE * capacity, -1, np.int32)
+        left, at, step = np.arange(known), _first_place(words[:, :known], len(table)), 0
         while len(left):
             free = np.flatnonzero(table[at] < 0)
             table[at[free]] = left[free]
             lost, step = table[at] != left, step + 1
             left, at = left[lost], (at[lost] + step) & (len(table) - 1)
+        # Each of these steps may want memory that there is none of: all of it, or nothing has happened.
+        self._rows, self._words, self._newest, self._table = rows, words, newest, table
 
     def get(self, key: bytes) -> bytes | None:
         """The encoded value; None: no such key. One number after the other what `_first_place` does with arrays."""
@@ -260,7 +256,7 @@ class Rows:
             return {key: raw for key in mine if (raw := self.get(key)) is not None}
         words = _words(np.frombuffer(b"".join(mine), np.uint8).reshape(len(mine), self.key_bytes))
         rows = np.full(len(mine), -1, np.int64)
-        left, at, step = np.arange(len(mine)), self._first_place(words), 0
+        left, at, step = np.arange(len(mine)), _first_place(words, len(self._table)), 0
         while len(left):
             found = self._table[at]
             taken, same = found >= 0, self._same(found, words, left)
@@ -314,6 +310,17 @@ class Stacked(Mapping[bytes, bytes | None]):
 
 def _layer(rows: Bytes, key_bytes: int) -> Layer:
     return dict(zip(column(rows[:, :key_bytes]), column(rows[:, key_bytes:]), strict=True))
+
+
+def _first_place(words: Words, places: int) -> Ints:
+    """In a table of so many."""
+    mixed = words[0] * np.uint64(FACTORS[0])
+    for line in range(1, len(words)):
+        mixed += words[line] * np.uint64(FACTORS[line])
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(MIXER)
+    found: Ints = (mixed >> np.uint64(65 - places.bit_length())).astype(np.int64)
+    return found
 
 
 def _words(keys: Bytes) -> Words:

@@ -13,12 +13,14 @@ import structlog
 
 from dispatcher.pipeline.rooms import Opened, Progressed
 from dispatcher.upkeep.compaction import removes
-from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
+from dispatcher.upkeep.rebuilding import Lacks, Rebuilt, Remade
 from logboom.errors import ConfigError, CorruptData, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
-from logboom.state_machine import NOWHERE, Machine, Position, in_order
-from logboom.types import PRODUCER_ID_BYTES, GlobalLogIndex, PartitionId, PartitionLogIndex
+from logboom.state_machine import Machine
+from logboom.types import PartitionId
 from partitions.apply.apply_counts import ApplyCounts
+from partitions.apply.dedupe import Dedupe
+from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.worker import ApplyWorker
 from partitions.log.files import Shelf
 from partitions.log.log import PartitionLog
@@ -38,15 +40,13 @@ from server.directory.descriptors import Descriptors
 from server.directory.directories import NO_ROOM
 from server.directory.shares import later_apply_share, later_log_share, without_age
 from server.directory.states import NOTHING_VOID, STATE, LeadsTo, States
+from server.directory.trials import carry_over, kept
 from server.world.world import World
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
 log = structlog.get_logger(__name__)
 
-THERE: Final = Position(PartitionLogIndex(1), GlobalLogIndex(1))
-SEALED: Final = {bytes(range(1, PRODUCER_ID_BYTES + 1)): b"of a trial"}
-"""What machines of users are tried with: where it is, and what it keeps for its node."""
 SLOW_S: Final = 30.0
 
 
@@ -84,6 +84,7 @@ class PartitionRooms:
         self.machines: dict[PartitionId, Machine] = {}
         self.ending: dict[PartitionId, Machine] = {}
         self.counts = ApplyCounts()
+        self._slow = SlowGroups()
         self._apply: dict[PartitionId, ApplySettings] = {}
         self._fresh_logs: dict[PartitionId, PartitionLog] = {}
         self._fresh: dict[PartitionId, Opened] = {}
@@ -182,12 +183,12 @@ class PartitionRooms:
                 for name in ("one", "other"):
                     opened.append(self._on_trial(state_machine, partition_id, directory / name))
                 doing = "dumped and loaded"  # as whoever lags is given it, long after it was created
-                _carry_over(*opened)
+                carry_over(*opened)
                 doing = "opened again"  # as after a restart
                 opened[0].checkpoint()
                 opened.pop(0).close()
                 opened.append(self._on_trial(state_machine, partition_id, directory / "one"))
-                _kept(opened[-1])
+                kept(opened[-1])
                 doing = "closed"
                 for machine in opened:
                     discard(machine)
@@ -234,12 +235,14 @@ class PartitionRooms:
         self._kinds[partition_id] = kind
         self._apply[partition_id] = later_apply_share(self._settings.apply, len(self.machines) + 1)
         found = self._state(partition_id, store, None)
-        opened = self._fresh[partition_id] = Opened(found.machine, found.lacks)
+        dedupe = Dedupe(self._apply[partition_id], found.machine.meta())  # here, as there may be many producers
+        opened = self._fresh[partition_id] = Opened(found.machine, found.lacks, dedupe)
         return opened
 
-    def rebuild(self, partition_id: PartitionId, damaged: Machine, voids: Voids) -> Rebuilt:
+    def rebuild(self, partition_id: PartitionId, damaged: Machine, voids: Voids) -> Remade:
         """Another machine in the place of a damaged one, which stays open; ``voids``: as of now. Blocking."""
-        return self._states.rebuild(partition_id, self.logs[partition_id], damaged, voids)
+        found = self._states.rebuild(partition_id, self.logs[partition_id], damaged, voids)
+        return Remade(found, Dedupe(self._apply[partition_id], found.machine.meta()))
 
     def renew(self, partition_id: PartitionId, through_index: int) -> bool:
         """Its state is made anew at the next start: see States. Blocking."""
@@ -270,9 +273,9 @@ class PartitionRooms:
         """To be closed before this is."""
         return list(self._users.values())
 
-    def worker(self, partition_id: PartitionId, progressed: Progressed) -> ApplyWorker:
+    def worker(self, partition_id: PartitionId, progressed: Progressed, dedupe: Dedupe | None = None) -> ApplyWorker:
         """See Rooms."""
-        self._fresh.pop(partition_id, None)
+        fresh = self._fresh.pop(partition_id, None)
         offload = self.offload(self._kinds[partition_id].state_machine)
         return ApplyWorker(
             log=self.logs[partition_id],
@@ -284,6 +287,8 @@ class PartitionRooms:
             on_progress=progressed,
             fatal=self._fatal,
             counts=self.counts,
+            slow=self._slow,
+            dedupe=fresh.dedupe if fresh is not None else dedupe,
             reclaimable=removes(self._settings.snapshot, self._kinds[partition_id].state_machine),
         )
 
@@ -399,25 +404,6 @@ def _named_if_slow(partition_id: PartitionId, name: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _carry_over(one: Machine, other: Machine) -> None:
-    """From a machine that has applied nothing but indices, as of a batch that is void, to an empty one."""
-    one.apply([], lambda _: (THERE, SEALED))
-    with one.dump() as dump:
-        if dump.position != THERE:
-            raise ValueError(f"it has applied up to {THERE}, and its dump says {dump.position}")
-        other.load(in_order(dump.entries()), THERE)
-    if other.position() != THERE:
-        raise ValueError(f"it loads {THERE} and says {other.position()}")
-    if dict(other.meta()) != SEALED:
-        raise ValueError("what seal gave it to keep (Space.META) is not in its dump, or not loaded")
-
-
-def _kept(again: Machine) -> None:
-    """After a checkpoint and a restart: position and meta, or neither. One alone would apply twice, or not at all."""
-    if (again.position(), dict(again.meta())) not in ((THERE, SEALED), (NOWHERE, {})):
-        raise ValueError(f"it has saved {THERE} and {len(SEALED)} entry of meta, and comes back otherwise")
 
 
 def changes_in(journal: Journal) -> list[Change]:

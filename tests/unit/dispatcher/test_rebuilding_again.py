@@ -10,10 +10,12 @@ from typing import Any, cast
 import pytest
 
 from dispatcher.pipeline.presence import Presence
-from dispatcher.upkeep.rebuilding import REBUILDS_MAX, WITHIN_S, Lacks, Rebuilding, Rebuilt
+from dispatcher.upkeep.rebuilding import REBUILDS_MAX, WITHIN_S, Lacks, Rebuilding, Rebuilt, Remade
 from logboom.errors import CorruptData
+from logboom.settings import ApplySettings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
+from partitions.apply.dedupe import Dedupe
 from raftlog.entries.entry import Route
 from raftlog.links.lacks import Lack
 from tests.unit.raftlog.world import VirtualLoop
@@ -64,7 +66,7 @@ class World:
         self.rebuilding = Rebuilding(
             machines=self.machines,
             workers=self.workers,
-            worker_of=lambda _: cast("Any", Worker(4)),
+            worker_of=lambda *_: cast("Any", Worker(4)),
             rebuild=self._rebuild,
             unused=self._unused,
             retire=lambda gone, other: self.retired.append((gone, other)),
@@ -82,9 +84,9 @@ class World:
     async def run(self, job: Callable[[], Any]) -> Any:
         return job()
 
-    def _rebuild(self, partition: PartitionId, damaged: Any) -> Rebuilt:
+    def _rebuild(self, partition: PartitionId, damaged: Any) -> Remade:
         self.made.append(damaged)
-        return Rebuilt(cast("Any", object()), self.lacks)
+        return Remade(Rebuilt(cast("Any", object()), self.lacks), Dedupe(ApplySettings()))
 
     async def _unused(self, partition: PartitionId, machine: Any) -> None:
         while machine in self.looked_into:  # noqa: ASYNC110 - nobody tells
@@ -161,11 +163,11 @@ async def test_of_a_partition_that_is_destroyed_meanwhile_nothing_stays_open() -
     world = World()
     damaged, made = world.machines[P], object()
 
-    def destroy(*_: object) -> Rebuilt:
+    def destroy(*_: object) -> Remade:
         del world.workers[P]
         world.rebuilding.ended(P)
         assert world.rebuilding.works_on(P), "its files must stay"
-        return Rebuilt(cast("Any", made), None)
+        return Remade(Rebuilt(cast("Any", made), None), Dedupe(ApplySettings()))
 
     world.rebuilding._rebuild = destroy
     await world.damage("first")

@@ -81,6 +81,23 @@ def test_a_block_knows_that_it_has_some() -> None:
     assert not RecordBlock.from_records(block.records()[:1]).wide
 
 
+def test_a_block_knows_how_many_keys_its_transactions_look_at() -> None:
+    one = Txn([Compare(b"k", "==", None)] * 3, [Put(b"k", b"v")] * 2, [Delete(b"k")] * 7).record()
+    other = Txn([], [Put(b"k", b"v")] * 128, []).record()
+    rows = [
+        one,
+        Put(b"k", b"v").record(),
+        WideRecord(b"\5", b"k"),
+        WideRecord(b"", b"k"),
+        other,
+        DeletePrefix(b"k").record(),
+    ]
+    block = RecordBlock.from_records(rows)
+    assert block.txn_keys == 3 + 7 + 128
+    assert block.as_wide(wide=False).txn_keys == 0
+    assert RecordBlock.from_records([DeletePrefix(b"k").record()]).txn_keys == 0
+
+
 def test_who_follows_a_prefix_is_given_what_may_change_it() -> None:
     rows = [
         Put(b"b", b""),

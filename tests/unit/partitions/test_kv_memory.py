@@ -16,7 +16,7 @@ from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.machines import kv, kv_layers
+from partitions.machines import kv, kv_apply, kv_layers
 from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
 from partitions.machines.kv_file import KvFile
 from tests.unit.partitions.kv_world import position, read_and_saved_meanwhile
@@ -356,3 +356,15 @@ def test_a_read_that_would_have_to_wait_says_so_and_holds_nothing(tmp_path: Path
     for _ in range(1_000):  # views: as many as the file has places for, and more
         assert machine.get_at_once([b"k"]) == ([None], NOWHERE)
     machine.close()
+
+
+@pytest.mark.parametrize("bound", [0, 300])
+def test_what_is_loaded_again_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
+    monkeypatch.setattr(kv_apply, "LOADED_BYTES_MAX", bound)
+    model = Model(tmp_path, 4)
+    for _ in range(20):
+        model.step()
+        model.check()
+        if model.rng.random() < 0.3:
+            model.machine.checkpoint()
+    model.machine.close()

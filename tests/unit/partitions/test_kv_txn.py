@@ -359,6 +359,7 @@ def test_what_is_no_number_has_the_same_bits_on_every_processor(total: int, left
 
 def test_so_has_what_an_add_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_apply, "NAN_OF_INFINITIES", QUIET)  # which no processor says
-    view = kv_apply._View(lambda _: b"d" + struct.pack("<2d", math.inf, 1.0), lambda *_: iter(()))
+    before = b"d" + struct.pack("<2d", math.inf, 1.0)
+    view = kv_apply._View(lambda *_: before, lambda _: True, lambda *_: iter(()))
     assert kv_apply._add(b"k", b"d" + struct.pack("<2d", -math.inf, 1.0), view) == Status.OK
-    assert view.get(b"k") == b"d" + struct.pack("<Qd", QUIET, 2.0)
+    assert view.get(b"k", 0) == b"d" + struct.pack("<Qd", QUIET, 2.0)

@@ -91,6 +91,7 @@ class TestContract:
         file.write({b"k": b"v"}, {}, position(1))
         with file.view() as view:
             assert [view.get(key) for key in (b"k", b"j", b"", b"x" * 600)] == [b"v", None, None, None]
+            assert [view.has(key) for key in (b"k", b"j", b"", b"x" * 600)] == [True, False, False, False]
         file.close()
 
     def test_a_view_shows_one_moment(self, open_file: Open, tmp_path: Path) -> None:
@@ -102,6 +103,7 @@ class TestContract:
             file.write({b"a": None, b"b": b"new", b"c": b"new"}, {}, position(2))
             assert list(entries) == [(b"b", b"old")]
             assert (view.get(b"a"), view.get(b"c")) == (b"old", None)
+            assert (view.has(b"a"), view.has(b"c")) == (True, False)
         assert content(file) == [(b"b", b"new"), (b"c", b"new")]
         file.close()
 

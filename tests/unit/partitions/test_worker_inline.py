@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
+from logboom.commands import Txn, from_record
 from logboom.settings import ApplySettings
+from logboom.types import WideRecord
+from partitions.apply.slow_groups import SlowGroups
 from partitions.log.recent import HEADER_BYTES
 from ports.invariant import InvariantViolated
 from tests.unit.partitions.worker_world import HeldOffload, inline, turn, world
@@ -109,6 +112,66 @@ def test_whose_state_is_slow_to_read_is_left_alone_for_a_while() -> None:
             w.notify()
             await turn()
             assert (w.reported, w.under_way) == ([1, 3, 5], 0)
+
+        w.run(story)
+
+
+def test_nor_is_any_other_of_its_node_but_for_a_shorter_while() -> None:
+    """With a thousand partitions on a slow disk the loop was held by a thousand groups in ten seconds."""
+    slow = SlowGroups()
+    with inline(slow=slow) as one, inline(slow=slow) as other:
+        one.machine.takes_s = 0.003
+
+        async def held() -> None:
+            one.commit()
+            one.notify()
+            await turn()
+            assert (one.reported, one.under_way) == ([1], 0)
+
+        async def others() -> None:
+            other.commit()
+            other.notify()
+            await turn()
+            assert (other.reported, other.under_way) == ([], 1)
+            other.finish()
+            await asyncio.sleep(1.0)
+            other.commit()
+            other.notify()
+            await turn()
+            assert (other.reported, other.under_way) == ([1, 3], 0)
+
+        assert one.loop.now == other.loop.now
+        one.run(held)
+        other.run(others)
+
+
+def compares(count: int) -> bytes:
+    """The payload of a transaction of so many, each of the same key with nothing."""
+    return bytes((5, count, 1, 0)) + b"\0\1\0\0\0\0\0k" * count + b"\1\0\1\0\0\0k\1"
+
+
+@pytest.mark.parametrize(
+    ("batches", "each", "elsewhere"),
+    [
+        pytest.param(1, 10, False, id="a few"),
+        pytest.param(1, 120, True, id="one of many"),
+        pytest.param(20, 10, True, id="many of a few"),
+    ],
+)
+def test_keys_that_transactions_look_at_are_counted(batches: int, each: int, *, elsewhere: bool) -> None:
+    """Fifteen bytes of a record are one: a thousand were looked up on the loop, as at most 64 were to be."""
+    assert isinstance(from_record(WideRecord(compares(each), b"k")), Txn)
+    with inline() as w:
+
+        async def story() -> None:
+            w.commit(batches, records=1, payload=compares(each), wide=True)
+            w.notify()
+            await turn()
+            assert (w.under_way, len(w.reported)) == (int(elsewhere), 0 if elsewhere else batches)
+            while w.under_way:
+                w.finish()
+            assert len(w.reported) == batches
+            assert not w.log.recent
 
         w.run(story)
 

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from logboom.state_machine import Position
+from logboom.types import GlobalLogIndex, PartitionLogIndex
 from tests.unit.partitions.worker_world import HeldOffload, failures, inline, turn, world
 
 
@@ -58,3 +60,36 @@ def test_of_one_that_does_not_say_where_it_is_the_first_error_is_told() -> None:
         w.run(story)
         assert w.worker.state == "paused"
         assert "injected 0" in w.worker.last_error
+
+
+@pytest.mark.parametrize(("where", "void"), [("on a thread", False), ("on a thread", True), ("on the loop", False)])
+def test_one_that_begins_in_the_midst_of_a_batch_is_damaged_and_its_node_goes_on(where: str, *, void: bool) -> None:
+    """Which ended, at that start and each one after it: "applying 1 after 5"."""
+    at = Position(PartitionLogIndex(5), GlobalLogIndex(10))
+    with world(position=at) if where == "on a thread" else inline(position=at) as w:
+
+        async def story() -> None:
+            w.commit(1, records=10)
+            if void:
+                w.log.void(w.batches[0].last_index, w.batches[0].digest)
+            w.notify()
+            await asyncio.sleep(1000)
+
+        w.run(story)
+        assert w.fatal == []
+        assert w.machine.applied == []
+        assert (w.states, w.worker.state, w.worker.damage) == (["damaged"], "damaged", None)
+        assert "is at 5, which no batch ends at" in w.worker.last_error
+
+
+def test_nor_is_what_a_worker_has_come_to_itself_anybody_elses_fault() -> None:
+    with world() as w:
+
+        async def story() -> None:
+            w.commit(1, records=10)
+            w.worker._cursor.applied = Position(PartitionLogIndex(5), GlobalLogIndex(5))
+            w.notify()
+            await asyncio.sleep(1000)
+
+        w.run(story)
+        assert ["I5: applying 1 after 5" in str(error) for error in w.fatal] == [True]

@@ -15,6 +15,7 @@ from logboom.settings import ApplySettings, LogSettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
 from logboom.types import NO_DIGEST, DurabilityMode
 from partitions.apply.apply_core import AppliedBatch
+from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.worker import ApplyWorker
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
@@ -107,6 +108,7 @@ class World:
         recent_bytes: int = LogSettings().recent_bytes,
         saves: HeldOffload | None = None,
         disk: MemoryDisk | None = None,
+        slow: SlowGroups | None = None,
         **changes: int,
     ) -> None:
         self.loop = VirtualLoop()
@@ -130,7 +132,7 @@ class World:
         self.batches: list[Batch] = []
         self.ends: list[int] = []
         self.head = NO_DIGEST
-        self._runs, self._saves, self._changes = runs, saves or runs, changes
+        self._runs, self._saves, self._changes, self._slow = runs, saves or runs, changes, slow
         self.worker = self._worker_of(self.machine)
 
     def _worker_of(self, machine: Machine) -> ApplyWorker:
@@ -143,6 +145,7 @@ class World:
             settings=ApplySettings(**{"linger_ms": 0, **self._changes}),  # type: ignore[arg-type]
             on_progress=self._progressed,
             fatal=self.fatal.append,
+            slow=self._slow,
         )
 
     def another(self) -> ApplyWorker:

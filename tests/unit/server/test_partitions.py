@@ -26,6 +26,7 @@ from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from server.directory import partitions
 from server.directory.partitions import PartitionRooms, created_in
+from server.directory.trials import THERE, carry_over
 from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.store import failing_syncs
 
@@ -251,13 +252,13 @@ def test_a_machine_whose_dump_says_another_position_is_refused_when_it_is_tried(
     disk = SimDisk(random.Random(1))
     one, other = LogMachine(disk, Path("/one")), LogMachine(disk, Path("/other"))
     dump = one.dump
-    partitions._carry_over(one, other)
-    assert other.position() == partitions.THERE
+    carry_over(one, other)
+    assert other.position() == THERE
     stale = cast(Any, dump())
     stale.position = Position(PartitionLogIndex(0), GlobalLogIndex(0))
     setattr(one, "dump", lambda: stale)  # noqa: B010 - of a user, so to say
     with pytest.raises(ValueError, match="its dump says"):
-        partitions._carry_over(one, LogMachine(disk, Path("/third")))
+        carry_over(one, LogMachine(disk, Path("/third")))
 
 
 def test_one_that_nobody_needs_keeps_no_other_from_being_saved() -> None:

@@ -1,0 +1,112 @@
+"""Puts in bulk while there is a want of memory: what fails changes nothing, and may be tried again."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logboom.commands import Command, Put
+from logboom.records import RecordBlock
+from logboom.settings import ApplySettings
+from logboom.state_machine import ApplyBatch
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+from partitions.machines import kv_rows
+from partitions.machines.kv import KvMachine
+from partitions.machines.kv_file import KvFile
+from partitions.machines.kv_rows import Puts, Rows, puts_of
+from tests.unit.partitions.kv_world import position
+
+NAMES = [b"%03d" % number for number in range(200)]
+FEW = 2
+"""Records that are worth it."""
+
+
+def batch(index: int, commands: Sequence[Command]) -> ApplyBatch:
+    block = RecordBlock.from_records([command.record() for command in commands])
+    at = PartitionLogIndex(index), GlobalLogIndex(index)
+    return ApplyBatch(*at, 0, block.count, block.nbytes, bytes(16), block)
+
+
+def apply(machine: KvMachine, index: int, commands: Sequence[Command]) -> None:
+    machine.apply([batch(index, commands)], lambda _: (position(index), {b"p": b"%d" % index}))
+
+
+def as_puts(block: Sequence[tuple[bytes, bytes]]) -> Puts:
+    found = puts_of([batch(1, [Put(*row) for row in block])], FEW)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("where", [(kv_rows, "_first_place"), (np, "full"), (np, "arange")], ids=lambda each: each[1])
+def test_rows_that_find_no_memory_to_grow_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, where: tuple[object, str]
+) -> None:
+    """Known keys got a second row, and acknowledged values could vanish: either might be what is saved."""
+    monkeypatch.setattr(kv_rows, "CAPACITY_MIN", 4)
+    monkeypatch.setattr(kv_rows, "CHUNK_ROWS", 7)
+    rng, expected, failed = random.Random(2), dict[bytes, bytes](), 0
+    rows = Rows(as_puts([(name, b"0000") for name in NAMES[:2]]))
+    for turn in range(1, 60):
+        block = [(name, b"%04d" % turn) for name in rng.sample(NAMES[: 3 * turn], min(3 * turn, 12))]
+        some, room = as_puts(block), len(rows._rows)
+        if len(rows) + some.count > room:
+
+            def fails(*_: object, **__: object) -> None:
+                raise MemoryError
+
+            with monkeypatch.context() as patch:
+                patch.setattr(*where, fails)
+                with pytest.raises(MemoryError):
+                    rows.put(some)
+            failed += 1
+            assert len(rows._rows) == room
+            assert rows.find(NAMES) == {name: rows.get(name) for name in expected} == expected
+        assert rows.put(some)
+        expected.update((name, b"b" + value) for name, value in block)
+        assert rows.find(NAMES) == expected
+        found = [(bytes(row[:3]), bytes(row[3:])) for chunk in rows.chunks() for row in chunk]
+        assert found == sorted(expected.items())
+    assert failed > 3
+
+
+def test_to_forget_what_was_not_put_takes_next_to_no_memory() -> None:
+    """It follows a want of it."""
+    some = as_puts([(b"%03d" % number, b"v") for number in range(FEW)])
+    rows = Rows(some, 1 << 18)
+    assert rows.put(some)
+    tracemalloc.start()
+    try:
+        rows._forget()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 4 * kv_rows.FORGET_PLACES < len(rows._table) // 2
+    assert len(rows.layer()) == FEW
+
+
+def test_a_group_of_puts_that_finds_no_memory_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what is remembered of producers either: a checkpoint in between would say of it that it had been applied."""
+    machine, names = KvMachine(KvFile(tmp_path, ApplySettings()), rows_min=FEW), NAMES[:20]
+    apply(machine, 1, [Put(name, b"one") for name in names])
+    apply(machine, 2, [Put(names[0], b"single")])
+    before = machine.unsaved_bytes
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Puts, "keys", fails)
+        with pytest.raises(MemoryError):
+            apply(machine, 3, [Put(name, b"two") for name in names])
+    assert machine.unsaved_bytes == before
+    assert machine.get(names) == ([b"single", *[b"one"] * 19], position(2))
+    machine.checkpoint()
+    assert dict(machine.meta()) == {b"p": b"2"}
+    apply(machine, 3, [Put(name, b"two") for name in names])
+    assert machine.get(names) == ([b"two"] * 20, position(3))
+    machine.close()
