@@ -24,6 +24,10 @@ class Nodes:
     def __init__(self, **nodes: Source) -> None:
         self.nodes = nodes
         self.down: set[str] = set()
+        self.down_for: dict[str, int] = {}
+        """So often."""
+        self.asked: list[str] = []
+        """For logs, in turn."""
         self.at = G
         self.partitions = [[LOG, LOG + 1]] * 99
         """Asked about again and again."""
@@ -53,7 +57,11 @@ class Nodes:
         return len(raw), memoryview(raw)[offset:]
 
     def read_log(self, _: int, partition: int, *, after: int, through: int, node: str, **__: Any) -> LogPiece:
-        if node in self.down:
+        self.asked.append(node)
+        left = self.down_for.pop(node, 0)
+        if left > 1:
+            self.down_for[node] = left - 1
+        if left or node in self.down:
             raise Unavailable("it is down")
         log: PartitionLog = self.nodes[node].log
         try:

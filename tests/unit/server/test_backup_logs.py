@@ -11,6 +11,7 @@ import pytest
 from logboom.errors import CorruptData, InvalidRequest, Unavailable, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId
 from server.offline import backup as backup_module
+from server.offline import backup_source
 from server.offline.backup_dir import LogArchive
 from server.offline.verify import verify
 from server.world.disk_os import OsDisk
@@ -26,6 +27,11 @@ def cut_off(source: Source, *, first: int) -> Source:
     source.log.save_places(source.batches[-1].last_index)()
     source.log.compact(source.batches[first].header.first_index)()
     return source
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup_source, "PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -54,8 +60,46 @@ def test_of_several_that_lack_it_the_one_that_begins_first_counts(tmp_path: Path
     late, early = (cut_off(Source(n, Wire(), big=10), first=first) for n, first in (("n1", 30), ("n2", 10)))
     nodes = Nodes(n1=late, n2=early, n3=late)
     nodes.down.add("n3")
-    _, batches = taken(nodes, tmp_path / "kept")
+    done, batches = taken(nodes, tmp_path / "kept")
     assert batches[0].header.first_index == early.log.first_available_index < late.log.first_available_index
+    assert done.not_asked == [(LOG, 1, early.log.first_available_index - 1, ("n3",))]
+
+
+class TestWhoDoesNotAnswer:
+    @pytest.mark.parametrize("first", [20, None])
+    def test_is_asked_again_as_it_may_have_what_the_others_have_lost(
+        self, whole: Source, tmp_path: Path, first: int | None
+    ) -> None:
+        """Found by review: one that was starting again counted as one that has nothing."""
+        late = Source("n1", Wire(), big=10)
+        late = emptied(late) if first is None else cut_off(late, first=first)
+        nodes, kept = Nodes(n1=late, n2=whole, n3=late), tmp_path / "kept"
+        nodes.down_for["n2"] = 1
+        done, batches = taken(nodes, kept)
+        assert [batch.digest for batch in batches] == [batch.digest for batch in whole.batches]
+        assert (list(kept.rglob("*.nothing")), done.not_asked) == ([], [])
+
+    def test_is_waited_for_once(self, tmp_path: Path) -> None:
+        late = cut_off(Source("n1", Wire(), big=10), first=20)
+        nodes = Nodes(n1=late, n2=late, n3=late)
+        nodes.down.add("n3")
+        for _ in range(2):
+            nodes.asked.clear()
+            done, _ = taken(nodes, tmp_path / "kept")
+            assert [each.nodes for each in done.not_asked] == [("n3",)]
+        assert nodes.asked.count("n3") == backup_source.FAILURES_MAX
+
+    def test_may_have_a_log_of_which_the_others_have_nothing(self, whole: Source, tmp_path: Path) -> None:
+        """No backup without is complete, and none says that nobody has it: the next one gets it."""
+        gone, kept = emptied(Source("n1", Wire(), big=10)), tmp_path / "kept"
+        nodes = Nodes(n1=gone, n2=whole, n3=gone)
+        nodes.down.add("n2")
+        with pytest.raises(Unavailable, match="n2"):
+            taken(nodes, kept)
+        assert list(kept.rglob("*.nothing")) == []
+        nodes.down.clear()
+        done, batches = taken(nodes, kept, resume=True)
+        assert (len(batches), done.bytes, done.sets) == (len(whole.batches), 0, 1)
 
 
 def test_a_node_that_was_named_is_the_only_one(whole: Source, tmp_path: Path) -> None:
