@@ -6,6 +6,7 @@ Everything is asked of one node, piece by piece, and written so that a backup th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ from logboom.client.operations import LogPiece
 from logboom.errors import (
     CorruptData,
     InvalidRequest,
+    LogboomError,
     ProtocolError,
     Unavailable,
     WrongNode,
@@ -88,8 +90,7 @@ def backup(
     disk.make_directory(directory)
     with locked(disk, directory):
         target = BackupDir(disk, directory)
-        about = client.status(timeout=timeout)
-        cluster, lineage = str(about["cluster"]), str(about.get("lineage") or "")
+        cluster, lineage = _whose(client, timeout)
         target.check(cluster, lineage)
         source = Source(client, node, timeout, bytes_per_s, world)
         begun = [each for each in _begun(disk, directory) if not target.is_complete(each)] if resume else []
@@ -110,6 +111,19 @@ def backup(
         target.claim(cluster, lineage)
         target.remove_unfinished(but=global_index)
         return _Copy(target, source, global_index, progress, before).run()
+
+
+def _whose(client: SyncClient, timeout: float) -> tuple[str, str]:
+    """The cluster, and its history, which a node that waits to be taken in does not know. Raises Unavailable."""
+    about = client.status(timeout=timeout)
+    others = iter([node for node in (about["leader"], *client.members()) if node is not None])
+    while (lineage := about.get("lineage", "")) is None:  # of an earlier release: it knows of no other than the first
+        node = next(others, None)
+        if node is None:
+            raise Unavailable("nobody that answers knows of which history the cluster is; try again later")
+        with suppress(LogboomError):
+            about = client.status(node=node, timeout=timeout)
+    return str(about["cluster"]), str(lineage)
 
 
 def _begun(disk: Disk, directory: Path) -> list[GlobalLogIndex]:

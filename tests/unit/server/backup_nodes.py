@@ -23,6 +23,8 @@ class Nodes:
 
     def __init__(self, **nodes: Source) -> None:
         self.nodes = nodes
+        self.lineages: dict[str | None, str | None] = {}
+        """Those of which each node says that its history is; None: any node."""
         self.down: set[str] = set()
         self.down_for: dict[str, int] = {}
         """So often."""
@@ -34,9 +36,10 @@ class Nodes:
         self.chosen: list[list[Row]] = [[]] * 99
         """So are these."""
 
-    def status(self, **_: Any) -> dict[str, Any]:
+    def status(self, *, node: str | None = None, **_: Any) -> dict[str, Any]:
         there, chosen = self.partitions.pop(0), self.chosen.pop(0)
-        return {"cluster": "c", "leader": "n3", "partitions": [[p] for p in there], "chosen": [*map(list, chosen)]}
+        said = {"cluster": "c", "leader": "n3", "partitions": [[p] for p in there], "chosen": [*map(list, chosen)]}
+        return said | ({"lineage": self.lineages[node]} if node in self.lineages else {})
 
     def members(self) -> list[str]:
         return list(self.nodes)
