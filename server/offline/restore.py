@@ -88,7 +88,7 @@ def restore(
     directory = directory.absolute()
     if not disk.exists(directory / INDEX):
         raise WrongNode(f"{directory} is no backup directory: it has no {INDEX}")
-    with locked(disk, directory):
+    with locked(disk, directory, reading=True):
         source = BackupDir(LookingDisk(disk), directory)  # it may be one that nobody can write to
         meta = _chosen(source, global_index)
         _check(meta, settings.cluster, as_cluster=as_cluster)
