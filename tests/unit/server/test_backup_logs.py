@@ -155,6 +155,22 @@ class TestUnfinished:
         taken(nodes, kept, resume=resume)
         assert sorted(int(path.stem) for path in kept.glob("*.set")) == [G, nodes.at]
 
+    @pytest.mark.parametrize("resume", [False, True])
+    def test_so_do_those_of_first_ones(
+        self, whole: Source, tmp_path: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Found by review: nothing was listed yet that they could have been newer than."""
+        nodes, kept = Nodes(n1=whole, n2=whole, n3=whole), tmp_path / "kept"
+        with monkeypatch.context() as patch:
+            patch.setattr(backup_module._Copy, "_log", fail)
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    taken(nodes, kept, resume=resume)
+                assert [int(path.stem) for path in kept.glob("*.set")] == [nodes.at]
+                self._next(nodes)
+        taken(nodes, kept, resume=resume)
+        assert [int(path.stem) for path in kept.glob("*.set")] == [nodes.at]
+
     def test_but_none_that_is_whole(self, whole: Source, tmp_path: Path) -> None:
         """An older copy of the list was put back."""
         nodes, kept = Nodes(n1=whole, n2=whole, n3=whole), tmp_path / "kept"
