@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from chaos.sim.disk import SimDisk
-from logboom.errors import ConfigError, CorruptData
+from logboom.errors import ConfigError, CorruptData, WrongNode
 from logboom.settings import ClusterSettings, Member, NodeSettings, Settings
 from logboom.types import GlobalLogIndex, PartitionId, RaftIndex
 from raftlog.entries.parent_state import ParentState
@@ -62,6 +62,14 @@ def test_several_are_restored_at_once_and_none_while_it_is_written_to() -> None:
     writes.release()
     disk.lock(KEPT / "lock", shared=True)
     assert restore(KEPT, SETTINGS, world=world_of(disk)).global_index == 20
+
+
+def test_a_node_whose_journal_is_on_a_file_system_of_its_own_is_restored() -> None:
+    disk = shelf()
+    disk.make_directory(Path("/n1/journal"))
+    assert restore(KEPT, SETTINGS, world=world_of(disk)).global_index == 20
+    with pytest.raises(WrongNode, match="not empty"):
+        restore(KEPT, SETTINGS, world=world_of(disk))
 
 
 def test_a_set_is_restored_beside_one_whose_format_has_rotted() -> None:
