@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from logboom.cli import cli
 from logboom.errors import CorruptData, InvalidRequest, Unavailable, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId
 from server.offline import backup as backup_module
@@ -88,6 +91,14 @@ class TestWhoDoesNotAnswer:
             done, _ = taken(nodes, tmp_path / "kept")
             assert [each.nodes for each in done.not_asked] == [("n3",)]
         assert nodes.asked.count("n3") == backup_source.FAILURES_MAX
+
+    def test_is_said_and_what_is_missing_for_that(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        missing = [backup_module.NotAsked(3, 1, 899, ("n2", "n3"))]
+        done = backup_module.Done(7, "n1", 0, 0, 0, 1, missing)
+        monkeypatch.setattr(backup_module, "backup", lambda *_, **__: done)
+        result = CliRunner().invoke(cli, ["backup", str(tmp_path), "--endpoints", "127.0.0.1:1", "-o", "json"])
+        assert (result.exit_code, json.loads(result.stdout)["sets"]) == (0, 1)
+        assert "partition 3: n2, n3 did not answer, and no other node has its records 1 to 899" in result.stderr
 
     def test_may_have_a_log_of_which_the_others_have_nothing(self, whole: Source, tmp_path: Path) -> None:
         """No backup without is complete, and none says that nobody has it: the next one gets it."""
