@@ -153,8 +153,11 @@ class Disk(Protocol):
         """Names in ``path`` on stable storage."""
         ...
 
-    def lock(self, path: Path) -> Lock:
-        """Lock the file, made if missing, against other processes. Raises BlockingIOError when another holds it."""
+    def lock(self, path: Path, *, shared: bool = False) -> Lock:
+        """Lock the file, made if missing, against other processes. Raises BlockingIOError when another holds it.
+
+        ``shared``: only against those that do not say so. It takes no right to write to a file that is there.
+        """
         ...
 
     def free_bytes(self, path: Path) -> int:

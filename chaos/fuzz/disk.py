@@ -109,7 +109,7 @@ class MemoryDisk:
     def sync_directory(self, path: Path) -> None:
         pass
 
-    def lock(self, path: Path) -> MemoryLock:
+    def lock(self, path: Path, *, shared: bool = False) -> MemoryLock:
         return MemoryLock()
 
     def free_bytes(self, path: Path) -> int:

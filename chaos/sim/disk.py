@@ -298,13 +298,14 @@ class SimDisk:
     def free_bytes(self, path: Path) -> int:
         return self.capacity - self._used
 
-    def lock(self, path: Path) -> SimLock:
+    def lock(self, path: Path, *, shared: bool = False) -> SimLock:
         """Makes the file. Raises BlockingIOError while it is held."""
         self.open(path, create=True).close()
-        if str(path) in self._life.locks:
+        lock = SimLock(self._life, path, shared=shared)
+        if any(other.path == path and not (shared and other.shared) for other in self._life.locks):
             raise os_error(errno.EAGAIN, path)
-        self._life.locks.add(str(path))
-        return SimLock(self._life, str(path))
+        self._life.locks.add(lock)
+        return lock
 
     # -- parts
 

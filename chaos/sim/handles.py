@@ -35,24 +35,25 @@ class Life:
 
     def __init__(self) -> None:
         self.over = False
-        self.locks: set[str] = set()
+        self.locks: set[SimLock] = set()
         self.files: Counter[Path] = Counter()
         """How often each is open."""
 
     def holds(self) -> list[str]:
         """Everything that is open, or locked."""
-        return sorted([*map(str, self.files.elements()), *self.locks])
+        return sorted([*map(str, self.files.elements()), *(str(lock.path) for lock in self.locks)])
 
 
 class SimLock:
     """Held until released or until the process dies."""
 
-    def __init__(self, life: Life, path: str) -> None:
-        self._life, self._path = life, path
+    def __init__(self, life: Life, path: Path, *, shared: bool) -> None:
+        self._life = life
+        self.path, self.shared = path, shared
 
     def release(self) -> None:
         """Idempotent."""
-        self._life.locks.discard(self._path)
+        self._life.locks.discard(self)
 
 
 class SimFile:

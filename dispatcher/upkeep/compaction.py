@@ -5,7 +5,8 @@
 3. The journal begins at the cut (its ``base``); what was below is removed.
 4. Segments wholly below, less what is retained for readers, are removed.
 5. The directories of partitions that were destroyed before the cut are removed.
-6. All sets are removed but that one, the last, and those that a node fetches.
+6. All sets are removed but that one, the last, the last that this node's own log has come to, and those that a node
+   fetches.
 
 A crash between two steps leaves files that nobody needs and nothing else: the next compaction, or the next
 start, removes them.
@@ -152,7 +153,10 @@ class Compaction:
 
     def _kept(self, target: SetMeta) -> set[GlobalLogIndex]:
         """Of the sets of now: who goes on from the target needs the logs behind it, and none of those in between."""
-        last = self._store.sets()[-self._settings.keep :]
+        sets, base, applied = self._store.sets(), self._raft.journal.base.index, self._raft.engine.applied_index
+        # Fetched ones that were not installed lie behind it: from them no damaged state could be made anew.
+        ours = [meta for meta in sets if base <= meta.raft_index <= applied][-1:]
+        last = [*ours, *sets[-self._settings.keep :]]
         return {target.global_index, *self._held_back(), *(meta.global_index for meta in last)}
 
     async def _compact_to(self, target: SetMeta) -> None:

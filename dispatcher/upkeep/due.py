@@ -1,6 +1,7 @@
 """When a snapshot is due: by what was written since the last cut, by its age, and by what it makes room for.
 
-Cuts count for the first two, whatever comes of them: each has all nodes write a set. For room only sets do.
+Cuts count for the first two, whatever comes of them: each has all nodes write a set. For room only sets do. And where
+the only set is gone, of which the journal goes on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from logboom.settings import SnapshotSettings
 from logboom.types import GlobalLogIndex
 from partitions.apply.apply_counts import ApplyCounts
 from ports.clock import Clock
+from raftlog.journal.journal_base import BEGINNING
 from snapshots.store import SnapshotStore
 
 KEPT_BYTES_PER_BYTE: Final = 16
@@ -86,6 +88,14 @@ class Due:
             or (entries > 0 and 0 < settings.age_ms <= (now - self._last_time) * 1000)
             or (settings.log_bytes > 0 and self._makes_room(now))
         )
+
+    def is_lacking(self, base_index: int) -> bool:
+        """There is no set here, and the journal begins at ``base_index``: no node could be made of this one's data.
+
+        Whatever the settings say, and nothing was written since. Leader only.
+        """
+        gone = base_index > BEGINNING.base.index and self._store.newest is None
+        return gone and self._clock.monotonic() >= self._not_before
 
     def _is_worth_it(self) -> bool:
         """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""

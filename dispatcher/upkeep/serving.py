@@ -86,6 +86,8 @@ class SnapshotServing:
         self._damaged = damaged
         self._handed_up = handed_up
         self._offered: dict[NodeId, float] = {}
+        self._has_none = False
+        """No set was here when somebody needed one last."""
         self._leases: dict[GlobalLogIndex, float] = {}
         self._given: dict[NodeId, GlobalLogIndex] = {}
         """Which set other nodes have asked for last."""
@@ -101,6 +103,9 @@ class SnapshotServing:
     def offer(self, peer: NodeId) -> None:
         """Tell a node that needs a snapshot of our newest one that we have the logs to; at most once a second."""
         now, sets, reached = self._clock.monotonic(), self._store.sets(), self._handed_up()
+        if not sets and not self._has_none:
+            log.warning("no_snapshot_to_offer", peer=peer)
+        self._has_none = not sets
         if not sets or now - self._offered.get(peer, -1e9) < OFFER_AGAIN_S:
             return
         self._offered[peer] = now

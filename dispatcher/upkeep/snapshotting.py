@@ -142,7 +142,8 @@ class Snapshotting:
             return
         now = self._clock.monotonic()
         asked = self._asked_at is not None and now - self._asked_at < ASK_AGAIN_S
-        if self._gathering is not None or asked or not (self._waiting or self._due.is_due()):
+        due = self._waiting or self._due.is_due() or self._due.is_lacking(self._raft.journal.base.index)
+        if self._gathering is not None or asked or not due:
             return
         self._asked_at = now
         self._awaiting += self._waiting

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final
+
+import structlog
 
 from logboom.errors import IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.types import NUMBER_MAX, GlobalLogIndex, NodeId
 from logboom.wire import Frame, Kind
 from ports.timers import wait
 from raftlog.links.links import Links
+
+log = structlog.get_logger(__name__)
 
 ANSWER_S: Final = 2.0
 ANSWER_S_MAX: Final = 120.0
@@ -22,6 +25,8 @@ MARGIN: Final = 4.0
 ROUNDS_MAX: Final = 30
 """Times that all nodes are asked for the same piece before the set is given up."""
 PAUSE_S: Final = 0.2
+SILENT_PAUSE_S: Final = 1.0
+"""Between two times that nodes are asked that did not answer, before what no other has counts as gone."""
 
 
 class SetGone(LogboomError):
@@ -49,12 +54,15 @@ class Sources:
         """Whoever has given something of the set under way."""
         self._doubted: tuple[int, frozenset[NodeId]] = (0, frozenset())
         """A set, and who gave all of a copy of it that was not what it should be: others are asked before them."""
+        self._silent: set[NodeId] = set()
+        """Whoever was waited for in vain, for the set under way."""
 
     def begin(self, global_index: int, peer: NodeId) -> None:
         """The next one to be fetched, which ``peer`` has offered."""
         if self._doubted[0] != global_index:
             self._doubted = (global_index, frozenset())
         self._gave.clear()
+        self._silent.clear()
         self.first = None if peer in self._doubted[1] else peer
 
     def spoilt(self) -> None:
@@ -81,15 +89,39 @@ class Sources:
             self._links.send(peer, kind, {})
 
     async def ask_for_log(self, ask: dict[str, Any]) -> Frame:
-        """Of whoever has what comes next; if none of those that answer does, of whose log goes on the soonest."""
-        found = await self._ask(Kind.LOG_FETCH, ask)
-        for peer in [] if batches_in(found) else [peer for peer in self._peers() if peer != self.first]:
-            with suppress(LogboomError):
-                other = await self._ask_one(peer, Kind.LOG_FETCH, ask)
-                if batches_in(other) or number(other.header, "first") < number(found.header, "first"):
+        """Of whoever has what comes next; if nobody does, of whose log goes on the soonest.
+
+        Who does not answer may be the only one that has it: all are heard before it counts as gone, but those that
+        stay silent, who are waited for once while a set is fetched.
+        """
+        found, began = await self._ask(Kind.LOG_FETCH, ask), asyncio.get_running_loop().time()
+        unheard = [] if batches_in(found) else [peer for peer in self._peers() if peer != self.first]
+        for _ in range(ROUNDS_MAX):
+            heard = set()
+            for peer in unheard:
+                try:
+                    other = await self._ask_one(peer, Kind.LOG_FETCH, ask)
+                    better = batches_in(other) or number(other.header, "first") < number(found.header, "first")
+                except SetGone:
+                    better = False
+                except LogboomError:
+                    continue
+                heard.add(peer)
+                if better:
                     found, self.first = other, peer
-                    if batches_in(other):
-                        break
+                if batches_in(found):
+                    return found
+            self._silent -= heard
+            unheard = [peer for peer in self._peers() if peer in unheard and peer not in heard]
+            if "void" in found.header:
+                return found
+            late = asyncio.get_running_loop().time() - began > ROUNDS_MAX * SILENT_PAUSE_S
+            if late or self._silent.issuperset(unheard):
+                break
+            await wait(SILENT_PAUSE_S)
+        if unheard:
+            self._silent.update(unheard)
+            log.warning("log_not_asked_of", partition=ask["partition"], after=ask["after"], nodes=sorted(unheard))
         return found
 
     async def piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:

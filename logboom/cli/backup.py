@@ -59,7 +59,13 @@ def backup(
             bytes_per_s=bytes_per_s,
             progress=progress,
         )
-    print_one({"directory": str(directory), **done._asdict()}, output)
+    said = {"directory": str(directory), **done._asdict()}
+    for partition, first, last, nodes in said.pop("not_asked"):
+        talk(
+            f"logboom: partition {partition}: {', '.join(nodes)} did not answer, and no other node has its "
+            f"records {first} to {last}: they are not in the backup. Back up once more when all nodes answer"
+        )
+    print_one(said, output)
 
 
 @click.command(

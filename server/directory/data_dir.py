@@ -24,6 +24,8 @@ LOST_AND_FOUND: Final = "lost+found"
 NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
 BEGUN: Final = {LOCK, MANIFEST + ".new", LOST_AND_FOUND}
 """What a first start leaves that ended before it had claimed the directory, and what is nobody's data."""
+MOUNTED: Final = ("journal", "partitions")
+"""What may be on a file system of its own, and is there then before a first start."""
 
 
 def refuse_before_manifests(disk: Disk, path: Path) -> None:
@@ -34,6 +36,19 @@ def refuse_before_manifests(disk: Disk, path: Path) -> None:
             found=1,
             supported=FORMAT_VERSION,
         )
+
+
+def somebodys(disk: Disk, path: Path) -> set[str]:
+    """Names of what keeps a node from being begun in this directory, which has no manifest."""
+    names = set(disk.list(path)) - BEGUN if disk.exists(path) else set()
+    return {name for name in names if name not in MOUNTED or not _is_empty(disk, path / name)}
+
+
+def _is_empty(disk: Disk, directory: Path) -> bool:
+    try:
+        return set(disk.list(directory)) <= {LOST_AND_FOUND}
+    except NotADirectoryError:
+        return False
 
 
 class DataDir:
@@ -142,7 +157,7 @@ class DataDir:
             found.check_owner(wanted, str(self.path))
             return found
         refuse_before_manifests(disk, self.path)
-        if disk.exists(self.path) and set(disk.list(self.path)) - BEGUN:
+        if somebodys(disk, self.path):
             raise WrongNode(f"{self.path} is not empty and has no {MANIFEST}: not a logboom data directory")
         return None
 

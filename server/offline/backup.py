@@ -5,45 +5,46 @@ Everything is asked of one node, piece by piece, and written so that a backup th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from logboom.client.operations import LogPiece
 from logboom.errors import (
     CorruptData,
-    DeadlineExceeded,
-    IndexCompacted,
     InvalidRequest,
     LogboomError,
     ProtocolError,
     Unavailable,
-    UnknownOutcome,
     WrongNode,
 )
 from logboom.sync_client import SyncClient
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import Batch, parse_batch
 from ports.disk import Disk, File
-from raftlog.entries.parent_state import ParentState
 from raftlog.entries.voids import Void
 from server.offline.backup_dir import FILE_BYTES, BackupDir, LogArchive, check_free, forgets_voids, log_tails, voids_of
+from server.offline.backup_source import Source, Standing
 from server.offline.findings import Progress, silent
 from server.offline.locking import locked
 from server.offline.world import OfflineWorld, real_offline_world
 from snapshots.meta import SetMeta, decode
 from snapshots.store import NAME
 
-T = TypeVar("T")
-
 META_BYTES_MAX: Final = 64 << 20
 SYNC_BYTES: Final = 8 << 20
-PIECE_S: Final = 10.0
-"""Of one request; then another node is asked."""
-FAILURES_MAX: Final = 10
-"""In a row, before the backup is given up."""
-PAUSE_S: Final = 0.5
 BYTES_PER_S: Final = 64 << 20
+
+
+class NotAsked(NamedTuple):
+    """Of a log, what those that answered do not have."""
+
+    partition: int
+    first_index: int
+    last_index: int
+    nodes: tuple[str, ...]
+    """That did not."""
 
 
 class Done(NamedTuple):
@@ -59,6 +60,8 @@ class Done(NamedTuple):
     log_bytes: int
     sets: int
     """Complete ones in the directory."""
+    not_asked: Sequence[NotAsked] = ()
+    """What is not in it, and may be on nodes that did not answer. The next backup asks for it again."""
 
 
 def backup(
@@ -87,10 +90,9 @@ def backup(
     disk.make_directory(directory)
     with locked(disk, directory):
         target = BackupDir(disk, directory)
-        about = client.status(timeout=timeout)
-        cluster, lineage = str(about["cluster"]), str(about.get("lineage") or "")
+        cluster, lineage = _whose(client, timeout)
         target.check(cluster, lineage)
-        source = _Source(client, node, timeout, bytes_per_s, world)
+        source = Source(client, node, timeout, bytes_per_s, world)
         begun = [each for each in _begun(disk, directory) if not target.is_complete(each)] if resume else []
         global_index = source.find(begun)
         before: Standing | None = None
@@ -111,128 +113,22 @@ def backup(
         return _Copy(target, source, global_index, progress, before).run()
 
 
+def _whose(client: SyncClient, timeout: float) -> tuple[str, str]:
+    """The cluster, and its history, which a node that waits to be taken in does not know. Raises Unavailable."""
+    about = client.status(timeout=timeout)
+    others = iter([node for node in (about["leader"], *client.members()) if node is not None])
+    while (lineage := about.get("lineage", "")) is None:  # of an earlier release: it knows of no other than the first
+        node = next(others, None)
+        if node is None:
+            raise Unavailable("nobody that answers knows of which history the cluster is; try again later")
+        with suppress(LogboomError):
+            about = client.status(node=node, timeout=timeout)
+    return str(about["cluster"]), str(lineage)
+
+
 def _begun(disk: Disk, directory: Path) -> list[GlobalLogIndex]:
     names = filter(None, map(NAME.fullmatch, disk.list(directory)))
     return [GlobalLogIndex(int(found[1])) for found in names if found[2] in ("states.fetch", "set")]
-
-
-class Standing(NamedTuple):
-    """What may change and is no write, as whoever leads knows it."""
-
-    partitions: frozenset[int]
-    chosen: dict[int, tuple[str | None, bool | None]]
-    """What was set of partitions: ack, and linearizable."""
-
-    @staticmethod
-    def in_set(meta: SetMeta) -> Standing:
-        """As a set knows it."""
-        chosen = ParentState.decode(meta.parent).chosen
-        return Standing(
-            frozenset(each.partition_id for each in meta.partitions),
-            {p: (each.ack and str(each.ack), each.linearizable) for p, each in chosen.items()},
-        )
-
-
-class _Source:
-    """The node that is asked; another one when it is lost."""
-
-    def __init__(
-        self, client: SyncClient, node: str | None, timeout: float, bytes_per_s: int, world: OfflineWorld
-    ) -> None:
-        self._client = client
-        self._world = world
-        self._bytes_per_s = bytes_per_s
-        self._due = self._world.monotonic()
-        """When the next piece may be asked for."""
-        self._wanted = node
-        self._timeout = timeout
-        self.node = node or ""
-        self._helpful = ""
-        """Who had of a log what ``node`` did not."""
-
-    def find(self, sets: Sequence[GlobalLogIndex], *, patience: float = 0.0) -> GlobalLogIndex | None:
-        """The newest of these sets that a node has, which is asked from now on."""
-        deadline = self._world.monotonic() + patience
-        while sets:
-            for node in self._candidates():
-                try:
-                    there = {row["global_index"] for row in self._client.snapshots(node=node, timeout=2.0)["sets"]}
-                except LogboomError:
-                    continue
-                if found := there & set(sets):
-                    self.node = node
-                    return GlobalLogIndex(max(found))
-            if self._world.monotonic() > deadline:
-                return None
-            self._world.sleep(0.1)
-        return None
-
-    def standing(self) -> Standing:
-        """As it is now."""
-        status = self._client.status(timeout=self._timeout)
-        if status["leader"]:
-            status = self._client.status(node=status["leader"], timeout=self._timeout)
-        chosen = {partition: (ack, linearizable) for partition, ack, linearizable in status.get("chosen", ())}
-        return Standing(frozenset(row[0] for row in status["partitions"]), chosen)
-
-    def _candidates(self) -> list[str]:
-        """Followers first: the leader has enough to do."""
-        if self._wanted is not None:
-            return [self._wanted]
-        leader = self._client.status(timeout=self._timeout)["leader"]
-        return sorted(self._client.members(), key=lambda node: (node == leader, node))
-
-    def ask(self, global_index: GlobalLogIndex, call: Callable[[str], T]) -> T:
-        """``call`` with a node that has the set; again, perhaps with another, after what may pass."""
-        failures = 0
-        while True:
-            try:
-                return call(self.node)
-            except (Unavailable, UnknownOutcome, DeadlineExceeded, CorruptData, IndexCompacted) as error:
-                failures += 1
-                if failures == FAILURES_MAX:
-                    raise
-                self._world.sleep(PAUSE_S)
-                if self.find([global_index]) is None and isinstance(error, IndexCompacted):
-                    raise
-
-    def piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> tuple[int, memoryview]:
-        """Of a set's file."""
-        read = self._client.read_snapshot
-        total, piece = self.ask(
-            global_index,
-            lambda node: read(global_index, name, offset, node=node, timeout=PIECE_S),  # type: ignore[arg-type]
-        )
-        self._keep_pace(len(piece))
-        return total, piece
-
-    def log(self, global_index: GlobalLogIndex, partition: PartitionId, after: int, through: int) -> LogPiece:
-        """Of a partition's log: what comes next, of whoever has it; else of the node whose log goes on the soonest."""
-        read = self._client.read_log
-
-        def call(node: str) -> LogPiece:
-            return read(global_index, partition, after=after, through=through, node=node, timeout=PIECE_S)
-
-        found = self.ask(global_index, call)
-        others = [] if found.batches or self._wanted is not None else self._client.members()
-        for node in sorted(others, key=lambda node: (node != self._helpful, node)):
-            try:
-                other = call(node)
-            except LogboomError:
-                continue
-            if other.batches:
-                found, self._helpful = other, node
-                break
-            if other.first > after + 1 and not after + 1 < found.first <= other.first:
-                found = other
-        self._keep_pace(sum(len(raw) for _, raw in found.batches))
-        return found
-
-    def _keep_pace(self, nbytes: int) -> None:
-        now = self._world.monotonic()
-        self._due = max(self._due, now - 1.0) + nbytes / self._bytes_per_s
-        if self._due > now:
-            self._world.sleep(self._due - now)
 
 
 class _Copy:
@@ -241,7 +137,7 @@ class _Copy:
     def __init__(
         self,
         target: BackupDir,
-        source: _Source,
+        source: Source,
         global_index: GlobalLogIndex,
         progress: Progress,
         before: Standing | None,
@@ -255,10 +151,12 @@ class _Copy:
         self._bytes = self._batches = self._log_bytes = 0
         self._forgets = False
         """More were declared void than the set knows of."""
+        self._not_asked: list[NotAsked] = []
 
     def run(self) -> Done:
         meta = self._set()
         all_voids, self._forgets = voids_of(meta), forgets_voids(meta)
+        open_ends: list[NotAsked] = []
         for partition, (last_index, digest) in log_tails(meta).items():
             archive, voids = self._target.log(partition), all_voids.get(partition, ())
             known: dict[int, Void] = {void.last_index: void for void in voids}
@@ -271,13 +169,20 @@ class _Copy:
                 archive.run_to(last_index, digest, voids)
                 archive.remove_notes()
             except CorruptData as error:
+                end = [each for each in self._not_asked if (each.partition, each.last_index) == (partition, last_index)]
+                open_ends += end
+                if end:
+                    continue
                 raise WrongNode(
                     f"{archive.directory} is of another history, or damaged: `logboom verify {self._target.path}` "
                     f"tells; a cluster that was restored needs a new directory ({error})"
                 ) from error
+        if open_ends:
+            raise _ends_open(open_ends)
         self._target.complete(meta)
         sets = len(self._target.contents.sets) if self._target.contents is not None else 0
-        return Done(self._global_index, self._source.node, self._bytes, self._batches, self._log_bytes, sets)
+        copied = self._bytes, self._batches, self._log_bytes
+        return Done(self._global_index, self._source.node, *copied, sets, self._not_asked)
 
     # -- the set
 
@@ -366,7 +271,7 @@ class _Copy:
     ) -> bool:
         """What lies between; what is gone everywhere is left out. ``digest``: of the batch in front, if it is here.
 
-        ``voids``: what the set knows to be void, by last index. True: what ``through`` ends with is gone.
+        ``voids``: what the set knows to be void, by last index. True: what ``through`` ends with is gone everywhere.
         """
         gone = False
         rows: list[tuple[GlobalLogIndex, Batch]] = []
@@ -382,8 +287,12 @@ class _Copy:
                 self._keep(archive, rows)
                 if void is not None and self._target.contents is not None:
                     archive.note_void(void, self._target.contents.cluster)
+                unheard = () if piece.void else self._source.unheard
+                if unheard:
+                    last_index = min(piece.first - 1, through)
+                    self._not_asked.append(NotAsked(archive.partition_id, after + 1, last_index, unheard))
                 after, digest, rows, nbytes = piece.first - 1, piece.before, [], 0
-                gone = not piece.void and after >= through
+                gone = not (piece.void or unheard) and after >= through
                 continue
             for global_index, raw in piece.batches:
                 batch = parse_batch(raw)
@@ -423,3 +332,13 @@ class _Copy:
             archive.add(rows, self._target.contents.cluster)
             self._batches += len(rows)
             self._log_bytes += sum(batch.nbytes for _, batch in rows)
+
+
+def _ends_open(ends: Sequence[NotAsked]) -> Unavailable:
+    """Logs have nothing that a set could end with, and others may: that is not noted, and nothing restored without."""
+    partitions = ", ".join(str(each.partition) for each in ends[:8])
+    nodes = ", ".join(sorted({node for each in ends for node in each.nodes}))
+    return Unavailable(
+        f"nobody that answers has anything of the logs of partitions {partitions} up to the snapshot, and {nodes} may: "
+        "run it again with --resume once they answer; whoever is gone for good has to be removed as a member"
+    )

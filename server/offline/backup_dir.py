@@ -151,6 +151,8 @@ class BackupDir:
             self.contents = decode_contents(disk.read_file(index), path=str(index))
         else:
             check_free(disk, path)
+        self._is_listed = self.contents is not None
+        """There was a list; one that is begun now may stand for one that was lost."""
         self.store = SnapshotStore(disk, path)
 
     def claim(self, cluster: str, lineage: str = "") -> None:
@@ -186,8 +188,8 @@ class BackupDir:
         Older ones than the newest that is listed stay: a list that was lost did not name them either.
         """
         listed = [each.global_index for each in self.contents.sets] if self.contents is not None else []
-        for meta in self.store.sets():
-            if listed and listed[-1] < meta.global_index != but and not self._has_logs(meta):
+        for meta in self.store.sets() if self._is_listed else ():
+            if max(listed, default=0) < meta.global_index != but and not self._has_logs(meta):
                 self.store.remove(meta.global_index)
 
     def _has_logs(self, meta: SetMeta) -> bool:

@@ -1,4 +1,4 @@
-"""One process at a time in a directory that no node is running in."""
+"""One process at a time in a directory that no node is running in, or several that only read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from server.directory.data_dir import LOCK
 
 
 @contextmanager
-def locked(disk: Disk, path: Path) -> Iterator[None]:
-    """Nobody else uses the directory meanwhile. Raises ConfigError."""
+def locked(disk: Disk, path: Path, *, reading: bool = False) -> Iterator[None]:
+    """Nobody else uses the directory meanwhile; with ``reading`` nobody writes to it. Raises ConfigError."""
     try:
-        lock = disk.lock(path / LOCK)
+        lock = disk.lock(path / LOCK, shared=reading)
     except BlockingIOError:
         raise ConfigError(f"{path} is in use by another process: stop it first", path=str(path)) from None
     except OSError as error:

@@ -124,8 +124,8 @@ class LookingDisk:
     def sync_directory(self, path: Path) -> None:
         pass
 
-    def lock(self, path: Path) -> Lock:
-        return self._disk.lock(path)
+    def lock(self, path: Path, *, shared: bool = False) -> Lock:
+        return self._disk.lock(path, shared=shared)
 
     def free_bytes(self, path: Path) -> int:
         return self._disk.free_bytes(path)

@@ -70,7 +70,7 @@ def recover(settings: Settings, *, act: bool, world: OfflineWorld | None = None)
     disk, path = world.disk, Path(settings.node.data_dir).absolute()
     if not disk.exists(path / MANIFEST):
         raise WrongNode(f"{path} is no data directory of a node: it has no {MANIFEST}")
-    with locked(disk, path):
+    with locked(disk, path, reading=not act):
         manifest = decode_manifest(disk.read_file(path / MANIFEST), path=str(path / MANIFEST))
         manifest.check_owner(Manifest.of(NodeId(settings.node.id), settings.cluster), str(path))
         for name, why in (

@@ -30,7 +30,7 @@ from partitions.log.places import Rows
 from ports.disk import Disk
 from raftlog.entries.lifecycle import kind_of
 from raftlog.entries.parent_state import ParentState, Tail
-from server.directory.data_dir import BEGUN, MANIFEST
+from server.directory.data_dir import MANIFEST, somebodys
 from server.directory.install import Intent
 from server.directory.manifest import Manifest
 from server.directory.manifest import encode as encode_manifest
@@ -88,7 +88,7 @@ def restore(
     directory = directory.absolute()
     if not disk.exists(directory / INDEX):
         raise WrongNode(f"{directory} is no backup directory: it has no {INDEX}")
-    with locked(disk, directory):
+    with locked(disk, directory, reading=True):
         source = BackupDir(LookingDisk(disk), directory)  # it may be one that nobody can write to
         meta = _chosen(source, global_index)
         _check(meta, settings.cluster, as_cluster=as_cluster)
@@ -171,7 +171,8 @@ def _check(meta: SetMeta, cluster: ClusterSettings, *, as_cluster: bool) -> None
 
 
 def _check_empty(disk: Disk, target: Path) -> None:
-    if disk.exists(target) and (found := set(disk.list(target)) - BEGUN):
+    found = somebodys(disk, target)
+    if found:
         what = "a node's data" if MANIFEST in found else "what an interrupted restore left, or something else"
         raise WrongNode(f"{target} is not empty: it has {what}. A restore needs an empty directory, or none")
 

@@ -71,7 +71,7 @@ def verify(path: Path, progress: Progress = silent) -> Report:
     if not any(disk.exists(path / name) for name in (MANIFEST, "journal", "partitions")):
         raise WrongNode(f"{path} is no logboom data directory, nor a backup: it has no {MANIFEST} and no {INDEX}")
     refuse_before_manifests(disk, path)
-    with locked(disk, path):
+    with locked(disk, path, reading=True):
         report = Report(path, "data", progress, total=bytes_below(path))
         _Node(LookingDisk(disk), path, report).check()
     return report

@@ -36,7 +36,7 @@ AGAIN: Final = "remove it and back up again: what is missing is copied, if the c
 def verify_backup(path: Path, progress: Progress = silent) -> Report:
     """Look at all of a backup directory. Raises ConfigError when another process uses it."""
     disk = OsDisk()
-    with locked(disk, path):
+    with locked(disk, path, reading=True):
         report = Report(path, "backup", progress, total=bytes_below(path))
         _check(LookingDisk(disk), path, report)
     return report

@@ -246,25 +246,21 @@ class OsFile:
             os.close(fd)
 
 
-def _lock_file(path: Path) -> int:
+def _lock_file(path: Path, *, shared: bool) -> int:
     """On a file system that is mounted read-only whoever looks has a lock, too, if there is a file for it."""
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno != errno.EROFS:
-            raise
+    if shared:
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        raise
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 class OsLock:
-    """A descriptor with an exclusive flock."""
+    """A descriptor with a flock. NFS gives an exclusive one only to who may write."""
 
-    def __init__(self, path: Path) -> None:
-        self._fd = _lock_file(path)
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        self._fd = _lock_file(path, shared=shared)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:
             self.release()
             raise
@@ -392,9 +388,9 @@ class OsDisk:
         finally:
             os.close(fd)
 
-    def lock(self, path: Path) -> OsLock:
+    def lock(self, path: Path, *, shared: bool = False) -> OsLock:
         """See Disk."""
-        return OsLock(path)
+        return OsLock(path, shared=shared)
 
     def free_bytes(self, path: Path) -> int:
         """See Disk."""

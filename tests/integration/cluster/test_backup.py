@@ -261,3 +261,23 @@ def test_a_cluster_of_keys_alone_that_went_back_needs_one_too(tmp_path: Path) ->
         boom.submit(0, Put(b"k", b"another"))
         refused = run("backup", kept, "--endpoints", new.endpoints)
         assert "of another history" in str(refused.exception)
+
+
+def test_where_the_set_that_all_came_of_is_gone_another_is_taken_for_who_needs_one(
+    world: World, tmp_path: Path
+) -> None:
+    """Found by review: before a write nothing was due, and a node with an empty disk was offered nothing."""
+    cluster = unstarted(tmp_path, 3)
+    restored(cluster, world.directory)
+    with cluster, cluster.client(timeout=20) as boom:
+        wait_for(lambda: equal_states(cluster, boom))
+        for node in cluster.nodes:
+            cluster.kill(node)
+        for node in ("n1", "n2"):
+            shutil.rmtree(cluster.data_dirs[node] / "snapshots")
+        shutil.rmtree(cluster.data_dirs["n3"])
+        for node in cluster.nodes:
+            cluster.start_node(node)
+        wait_for(lambda: [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 3)
+        wait_for(lambda: equal_states(cluster, boom))
+        assert states(cluster, boom, "n3") == world.second.digests

@@ -18,7 +18,7 @@ from logboom.errors import IndexCompacted, InvalidRequest, WrongNode
 from logboom.testing import LocalCluster
 from logboom.types import MIB
 from partitions.log.batch import parse_batch
-from server.offline import backup as module
+from server.offline import backup_source as module
 from server.offline.backup import backup
 from server.offline.restore import restore
 from server.offline.verify import verify

@@ -249,7 +249,14 @@ class TestProcesses:
             disk.lock(A)
         lock.release()
         lock.release()
+        shared = [disk.lock(A, shared=True) for _ in range(2)]
+        for each in shared:
+            with pytest.raises(BlockingIOError):
+                disk.lock(A)
+            each.release()
         dead = disk.lock(A)
+        with pytest.raises(BlockingIOError):
+            disk.lock(A, shared=True)
         disk.kill()
         disk.lock(A)
         dead.release()

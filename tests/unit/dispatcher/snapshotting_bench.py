@@ -91,7 +91,8 @@ class Bench:
 
     def __init__(self, *, partitions: int = 2, behind: int = 0, spare_bytes: int = 0, **settings: int) -> None:
         self.now, self.global_index, self.proposed = 0.0, 0, list[dict[str, Any]]()
-        self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append)
+        self.journal = SimpleNamespace(base=SimpleNamespace(index=1))
+        self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append, journal=self.journal)
         self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
         self.disk = SimDisk(random.Random(0))
         self.store = SnapshotStore(self.disk, Path("/n/snapshots"))

@@ -10,13 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from chaos.sim.disk import SimDisk
 from dispatcher.upkeep.compaction import Compaction, removes
 from logboom.errors import CorruptData
 from logboom.settings import ClusterSettings, SnapshotSettings
-from logboom.types import GlobalLogIndex, PartitionId
+from logboom.types import GlobalLogIndex, PartitionId, RaftIndex
 from partitions.log.log import PartitionLog
 from partitions.log.places import PLACES
 from raftlog.entries.lifecycle import Change
@@ -43,7 +44,8 @@ class Compacting(Compaction):
         """A set that comes meanwhile."""
         self.begun = 0
         """One that somebody begins to fetch meanwhile."""
-        journal, engine = SimpleNamespace(base=SimpleNamespace(index=1)), SimpleNamespace(applied_index=applied)
+        self.base = SimpleNamespace(index=1)
+        journal, engine = SimpleNamespace(base=self.base), SimpleNamespace(applied_index=applied)
         nobody: Any = SimpleNamespace(journal=journal, engine=engine)
         super().__init__(
             settings=SnapshotSettings(keep=keep),
@@ -59,10 +61,11 @@ class Compacting(Compaction):
             fatal=nobody,
         )
 
-    def take(self, global_index: int) -> None:
+    def take(self, global_index: int, raft_index: int = 7) -> None:
         writer = self.store.begin(GlobalLogIndex(global_index))
         writer.add(0, "kv", Dump(entries(1)))  # type: ignore[arg-type]
-        self.store.complete(writer, set_meta(writer.finish()))
+        meta = msgspec.structs.replace(set_meta(writer.finish()), raft_index=RaftIndex(raft_index))
+        self.store.complete(writer, meta)
 
     async def _compact_to(self, target: SetMeta) -> None:
         self.targets.append(target.global_index)
@@ -136,6 +139,17 @@ async def test_nothing_goes_that_its_own_log_has_not_come_to_again() -> None:
 async def test_sets_that_were_fetched_in_vain_do_not_gather(held: list[int], left: list[int]) -> None:
     """Found by review: as long as a log could not be fetched each attempt left another set, and the disk filled up."""
     one = Compacting(sets=5, held=held, applied=2)
+    await one._compact()
+    assert (one.targets, one.left()) == ([], left)
+
+
+@pytest.mark.parametrize(("base", "left"), [(1, [10, 40, 50]), (5, [10, 40, 50]), (6, [40, 50])])
+async def test_the_last_set_that_its_own_log_has_come_to_is_kept_beside_those(base: int, left: list[int]) -> None:
+    """Found by review: two that were fetched in vain were kept in its place, and of those no state can be made."""
+    one = Compacting(sets=0, applied=9)
+    one.base.index = base
+    for global_index, raft_index in [(5, 1), (10, 5), (40, 100), (50, 200)]:
+        one.take(global_index, raft_index)
     await one._compact()
     assert (one.targets, one.left()) == ([], left)
 

@@ -25,6 +25,7 @@ from tests.unit.partitions.compaction_world import append, chain, commit, open_l
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "ANSWER_S", 0.05)
     monkeypatch.setattr(sources, "PAUSE_S", 0.001)
+    monkeypatch.setattr(sources, "SILENT_PAUSE_S", 0.001)
     monkeypatch.setattr(installing, "DURABLE_POLL_S", 0.001)
 
 

@@ -28,6 +28,7 @@ BEHIND = chain(COUNT + 10)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "ANSWER_S", 0.05)
     monkeypatch.setattr(sources, "PAUSE_S", 0.001)
+    monkeypatch.setattr(sources, "SILENT_PAUSE_S", 0.001)
     monkeypatch.setattr(installing, "DURABLE_POLL_S", 0.001)
 
 
@@ -101,6 +102,45 @@ class TestWhoHasIt:
         cut_off(source, first=20)
         await given(source, target)
         assert history(target.reopened()) == history(other.log)
+
+    async def test_who_does_not_answer_for_a_moment_may_have_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Found by review: a node that was starting again counted as one that has nothing."""
+        wire = Wire()
+        source, other, target = Source("a", wire), Source("b", wire), Target(wire, has=5)
+        cut_off(source, first=20)
+        wire.down.add("b")
+
+        async def comes_back(_: float) -> None:
+            wire.down.clear()
+
+        monkeypatch.setattr(sources, "wait", comes_back)
+        await given(source, target)
+        again = target.reopened()
+        assert history(again) == history(other.log)
+        assert again.first_available_index == 1
+
+    async def test_who_stays_silent_is_waited_for_once_in_a_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With thousands of partitions one that is gone for good would be waited for all day."""
+        wire, waits = Wire(), list[float]()
+
+        async def waited(seconds: float) -> None:
+            waits.append(seconds)
+
+        monkeypatch.setattr(sources, "wait", waited)
+        source, _, target = Source("a", wire), Source("b", wire), Target(wire)
+        cut_off(source, first=20)
+        wire.down.add("b")
+        asked = target.installing._sources
+        ask = {"global_index": G, "partition": P, "after": 0, "through": source.batches[-1].last_index}
+        for _ in range(3):
+            assert (await asked.ask_for_log(ask)).header["first"] == source.log.first_available_index
+            assert len(waits) == sources.ROUNDS_MAX
+        wire.down.clear()
+        assert sources.batches_in(await asked.ask_for_log(ask))
+        asked.begin(G, NodeId("a"))
+        wire.down.add("b")
+        await asked.ask_for_log(ask)
+        assert len(waits) == 2 * sources.ROUNDS_MAX
 
     async def test_of_several_that_begin_later_the_first_counts(self) -> None:
         wire = Wire()

@@ -166,6 +166,21 @@ async def test_a_node_that_wants_a_set_is_offered_one_if_there_is_any(sets: tupl
     assert [kind for _, kind, *_ in asked.sent] == [Kind.SNAPSHOT_OFFER] * offers
 
 
+def test_that_there_is_none_to_offer_is_said_once() -> None:
+    """Who waits for one asks again and again, and waited for ever without a word."""
+    asked = Asked()
+    with capture_logs() as lines:
+        for _ in range(3):
+            asked.now += OFFER_AGAIN_S
+            asked.serving.offer(NodeId("n2"))
+        assert [(line["event"], line["peer"]) for line in lines] == [("no_snapshot_to_offer", "n2")]
+        asked.sets = [10]
+        asked.serving.offer(NodeId("n2"))
+        asked.sets = []
+        asked.serving.offer(NodeId("n2"))
+    assert [line["event"] for line in lines] == ["no_snapshot_to_offer"] * 2
+
+
 @pytest.mark.parametrize(
     ("fails", "code", "told"), [(DAMAGE, "corrupt_data", [(P, DAMAGE)]), (OSError("bits"), "unavailable", [])]
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.upkeep.due import KEPT_BYTES_PER_BYTE
+from dispatcher.upkeep.due import FAILED_S, KEPT_BYTES_PER_BYTE
 from dispatcher.upkeep.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Entry
@@ -41,6 +41,40 @@ class TestWhen:
         bench.applied(100)
         bench.taking.tick()
         assert bench.proposed == []
+
+    def test_where_the_only_set_is_gone_that_the_journal_goes_on_from(self) -> None:
+        """Found by review: after a restore nothing else was due before a write, and who was added joined for ever."""
+        bench = Bench()
+        bench.cut(15)
+        bench.offload.run()
+        bench.journal.base.index = 5
+        bench.taking.tick()
+        assert bench.proposed == []
+        bench.store.drop(bench.store.sets()[0].global_index)
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
+        bench.cut(15, raft_index=6)  # nothing was written since
+        bench.offload.run()
+        assert [(meta.global_index, meta.raft_index) for meta in bench.store.sets()] == [(15, 6)]
+        bench.now += ASK_AGAIN_S
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
+
+    def test_but_not_at_once_after_one_that_failed_nor_where_the_journal_has_all(self) -> None:
+        bench = Bench()
+        bench.taking.tick()
+        assert bench.proposed == []
+        bench.journal.base.index = 5
+        bench.workers[PartitionId(0)].useless = True
+        for tries in range(1, 4):
+            bench.taking.tick()
+            bench.taking.tick()
+            assert bench.proposed == [CUT] * tries
+            bench.cut(15)
+            bench.now += FAILED_S * 2 ** (tries - 1) - 1
+            bench.taking.tick()
+            assert bench.proposed == [CUT] * tries
+            bench.now += 1
 
     def test_as_much_is_gained_as_the_last_set_is_large(self) -> None:
         bench = Bench(log_bytes=10)

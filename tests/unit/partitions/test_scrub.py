@@ -14,10 +14,12 @@ from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
+from partitions.log.committed import Columns, Committed
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
+from tests.unit.partitions import compaction_world
 from tests.unit.partitions.mending_world import COUNT, DIRECTORY, damage, flush, grown, read
 
 
@@ -33,6 +35,22 @@ class TestLogs:
     def test_all_that_is_whole_is_read(self) -> None:
         _, log, _ = grown()
         assert scrubbed(log) == (log.committed_bytes, [])
+
+    def test_what_is_compacted_while_it_is_added_up_does_not_end_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Found by review: a pass over everything was given up for hours, as one log was compacted at that moment."""
+        _, log, batches = compaction_world.grown()
+        before = log.committed_bytes
+
+        def compacted(committed: Committed) -> Columns:
+            monkeypatch.undo()
+            found = committed._columns
+            compaction_world.settle(log, compaction_world.base_at(batches, 30))
+            return found
+
+        monkeypatch.setattr(Committed, "columns", property(compacted))
+        assert log.committed_bytes == before
+        assert log.first_available_index > 1
+        assert log.committed_bytes < before
 
     @pytest.mark.parametrize("which", range(COUNT))
     def test_a_flipped_bit_is_found_wherever_it_is(self, which: int) -> None:

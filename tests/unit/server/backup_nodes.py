@@ -23,16 +23,23 @@ class Nodes:
 
     def __init__(self, **nodes: Source) -> None:
         self.nodes = nodes
+        self.lineages: dict[str | None, str | None] = {}
+        """Those of which each node says that its history is; None: any node."""
         self.down: set[str] = set()
+        self.down_for: dict[str, int] = {}
+        """So often."""
+        self.asked: list[str] = []
+        """For logs, in turn."""
         self.at = G
         self.partitions = [[LOG, LOG + 1]] * 99
         """Asked about again and again."""
         self.chosen: list[list[Row]] = [[]] * 99
         """So are these."""
 
-    def status(self, **_: Any) -> dict[str, Any]:
+    def status(self, *, node: str | None = None, **_: Any) -> dict[str, Any]:
         there, chosen = self.partitions.pop(0), self.chosen.pop(0)
-        return {"cluster": "c", "leader": "n3", "partitions": [[p] for p in there], "chosen": [*map(list, chosen)]}
+        said = {"cluster": "c", "leader": "n3", "partitions": [[p] for p in there], "chosen": [*map(list, chosen)]}
+        return said | ({"lineage": self.lineages[node]} if node in self.lineages else {})
 
     def members(self) -> list[str]:
         return list(self.nodes)
@@ -53,7 +60,11 @@ class Nodes:
         return len(raw), memoryview(raw)[offset:]
 
     def read_log(self, _: int, partition: int, *, after: int, through: int, node: str, **__: Any) -> LogPiece:
-        if node in self.down:
+        self.asked.append(node)
+        left = self.down_for.pop(node, 0)
+        if left > 1:
+            self.down_for[node] = left - 1
+        if left or node in self.down:
             raise Unavailable("it is down")
         log: PartitionLog = self.nodes[node].log
         try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from logboom.cli import cli
 from logboom.errors import CorruptData, InvalidRequest, Unavailable, WrongNode
 from logboom.types import GlobalLogIndex, PartitionId
 from server.offline import backup as backup_module
+from server.offline import backup_source
 from server.offline.backup_dir import LogArchive
 from server.offline.verify import verify
 from server.world.disk_os import OsDisk
@@ -26,6 +30,11 @@ def cut_off(source: Source, *, first: int) -> Source:
     source.log.save_places(source.batches[-1].last_index)()
     source.log.compact(source.batches[first].header.first_index)()
     return source
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup_source, "PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -54,8 +63,54 @@ def test_of_several_that_lack_it_the_one_that_begins_first_counts(tmp_path: Path
     late, early = (cut_off(Source(n, Wire(), big=10), first=first) for n, first in (("n1", 30), ("n2", 10)))
     nodes = Nodes(n1=late, n2=early, n3=late)
     nodes.down.add("n3")
-    _, batches = taken(nodes, tmp_path / "kept")
+    done, batches = taken(nodes, tmp_path / "kept")
     assert batches[0].header.first_index == early.log.first_available_index < late.log.first_available_index
+    assert done.not_asked == [(LOG, 1, early.log.first_available_index - 1, ("n3",))]
+
+
+class TestWhoDoesNotAnswer:
+    @pytest.mark.parametrize("first", [20, None])
+    def test_is_asked_again_as_it_may_have_what_the_others_have_lost(
+        self, whole: Source, tmp_path: Path, first: int | None
+    ) -> None:
+        """Found by review: one that was starting again counted as one that has nothing."""
+        late = Source("n1", Wire(), big=10)
+        late = emptied(late) if first is None else cut_off(late, first=first)
+        nodes, kept = Nodes(n1=late, n2=whole, n3=late), tmp_path / "kept"
+        nodes.down_for["n2"] = 1
+        done, batches = taken(nodes, kept)
+        assert [batch.digest for batch in batches] == [batch.digest for batch in whole.batches]
+        assert (list(kept.rglob("*.nothing")), done.not_asked) == ([], [])
+
+    def test_is_waited_for_once(self, tmp_path: Path) -> None:
+        late = cut_off(Source("n1", Wire(), big=10), first=20)
+        nodes = Nodes(n1=late, n2=late, n3=late)
+        nodes.down.add("n3")
+        for _ in range(2):
+            nodes.asked.clear()
+            done, _ = taken(nodes, tmp_path / "kept")
+            assert [each.nodes for each in done.not_asked] == [("n3",)]
+        assert nodes.asked.count("n3") == backup_source.FAILURES_MAX
+
+    def test_is_said_and_what_is_missing_for_that(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        missing = [backup_module.NotAsked(3, 1, 899, ("n2", "n3"))]
+        done = backup_module.Done(7, "n1", 0, 0, 0, 1, missing)
+        monkeypatch.setattr(backup_module, "backup", lambda *_, **__: done)
+        result = CliRunner().invoke(cli, ["backup", str(tmp_path), "--endpoints", "127.0.0.1:1", "-o", "json"])
+        assert (result.exit_code, json.loads(result.stdout)["sets"]) == (0, 1)
+        assert "partition 3: n2, n3 did not answer, and no other node has its records 1 to 899" in result.stderr
+
+    def test_may_have_a_log_of_which_the_others_have_nothing(self, whole: Source, tmp_path: Path) -> None:
+        """No backup without is complete, and none says that nobody has it: the next one gets it."""
+        gone, kept = emptied(Source("n1", Wire(), big=10)), tmp_path / "kept"
+        nodes = Nodes(n1=gone, n2=whole, n3=gone)
+        nodes.down.add("n2")
+        with pytest.raises(Unavailable, match="n2"):
+            taken(nodes, kept)
+        assert list(kept.rglob("*.nothing")) == []
+        nodes.down.clear()
+        done, batches = taken(nodes, kept, resume=True)
+        assert (len(batches), done.bytes, done.sets) == (len(whole.batches), 0, 1)
 
 
 def test_a_node_that_was_named_is_the_only_one(whole: Source, tmp_path: Path) -> None:
@@ -110,6 +165,22 @@ class TestUnfinished:
         self._next(nodes)
         taken(nodes, kept, resume=resume)
         assert sorted(int(path.stem) for path in kept.glob("*.set")) == [G, nodes.at]
+
+    @pytest.mark.parametrize("resume", [False, True])
+    def test_so_do_those_of_first_ones(
+        self, whole: Source, tmp_path: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Found by review: nothing was listed yet that they could have been newer than."""
+        nodes, kept = Nodes(n1=whole, n2=whole, n3=whole), tmp_path / "kept"
+        with monkeypatch.context() as patch:
+            patch.setattr(backup_module._Copy, "_log", fail)
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    taken(nodes, kept, resume=resume)
+                assert [int(path.stem) for path in kept.glob("*.set")] == [nodes.at]
+                self._next(nodes)
+        taken(nodes, kept, resume=resume)
+        assert [int(path.stem) for path in kept.glob("*.set")] == [nodes.at]
 
     def test_but_none_that_is_whole(self, whole: Source, tmp_path: Path) -> None:
         """An older copy of the list was put back."""

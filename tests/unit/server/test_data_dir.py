@@ -290,6 +290,26 @@ class TestLock:
         open_dir(ours).close()
 
 
+class TestMounted:
+    @pytest.mark.parametrize("inside", [[], ["lost+found"]])
+    def test_empty_file_systems_of_its_parts_are_no_data(self, tmp_path: Path, inside: list[str]) -> None:
+        """Found by review: with the journal on a disk of its own there was no first start, and nothing to restore."""
+        for path in (tmp_path / "journal", tmp_path / "partitions"):
+            path.mkdir()
+            for name in inside:
+                (path / name).mkdir()
+        open_dir(tmp_path).close()
+        assert held_by(tmp_path) == OURS
+
+    @pytest.mark.parametrize("name", ["journal/1.journal", "partitions/0/places", "snapshots/lost+found/x", "journal"])
+    def test_but_whatever_is_in_them_is(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        before = tree(tmp_path)
+        refused(tmp_path, WrongNode, "not empty")
+        assert tree(tmp_path) == before
+
+
 class TestFirstStartThatFailed:
     @pytest.mark.parametrize("written", [b"", b'{"form', encode(OURS)])
     def test_a_crash_while_the_manifest_was_written_can_be_started_again(self, tmp_path: Path, written: bytes) -> None:

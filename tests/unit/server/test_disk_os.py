@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,6 @@ import pytest
 from server.world.disk_os import IOV_MAX, OsDisk
 
 FULL = Path("/dev/full")
-LOCKER = """
-import sys
-from pathlib import Path
-from server.world.disk_os import OsDisk
-lock = OsDisk().lock(Path(sys.argv[1]))
-print("locked", flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -317,65 +307,6 @@ class TestNames:
     def test_free_bytes_shrink_to_what_the_file_system_has(self, disk: OsDisk, tmp_path: Path) -> None:
         about = os.statvfs(tmp_path)
         assert 0 < disk.free_bytes(tmp_path) <= about.f_blocks * about.f_frsize
-
-
-class TestLock:
-    def test_makes_the_file_and_keeps_what_is_in_it(self, disk: OsDisk, tmp_path: Path) -> None:
-        disk.lock(tmp_path / "lock").release()
-        assert disk.read_file(tmp_path / "lock") == b""
-        disk.replace_file(tmp_path / "lock", b"kept")
-        disk.lock(tmp_path / "lock").release()
-        assert disk.read_file(tmp_path / "lock") == b"kept"
-
-    def test_a_file_system_that_takes_no_writes_is_locked_by_what_is_there(
-        self, disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Found by review: no data on a disk that was mounted read-only could be verified, no such backup restored."""
-        real = os.open
-
-        def read_only(path: Any, flags: int, *mode: int) -> int:
-            if flags & (os.O_RDWR | os.O_CREAT):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-            return real(path, flags, *mode)
-
-        path = tmp_path / "lock"
-        path.touch()
-        monkeypatch.setattr(os, "open", read_only)
-        held = disk.lock(path)
-        with pytest.raises(BlockingIOError):
-            disk.lock(path)
-        held.release()
-        path.unlink()
-        with pytest.raises(OSError, match="Read-only"):
-            disk.lock(path)
-
-    def test_held_once_and_again_after_its_release(self, disk: OsDisk, tmp_path: Path) -> None:
-        held, before = disk.lock(tmp_path / "lock"), open_descriptors()
-        with pytest.raises(BlockingIOError):
-            disk.lock(tmp_path / "lock")
-        assert open_descriptors() == before
-        disk.lock(tmp_path / "other").release()
-        held.release()
-        again = disk.lock(tmp_path / "lock")
-        held.release()  # a second time: not what was opened since
-        with pytest.raises(BlockingIOError):
-            disk.lock(tmp_path / "lock")
-        again.release()
-
-    def test_between_processes_until_the_other_ends(self, disk: OsDisk, tmp_path: Path) -> None:
-        command = [sys.executable, "-c", LOCKER, str(tmp_path / "lock")]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"locked\n"
-            with pytest.raises(BlockingIOError):
-                disk.lock(tmp_path / "lock")
-            other.kill()
-            other.wait()
-        disk.lock(tmp_path / "lock").release()
-
-    def test_where_no_file_can_be_is_another_error(self, disk: OsDisk, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            disk.lock(tmp_path / "missing" / "lock")
 
 
 def test_a_directory_goes_with_all_that_is_in_it(disk: OsDisk, tmp_path: Path) -> None:

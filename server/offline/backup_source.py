@@ -1,0 +1,164 @@
+"""Of whom a backup asks what it copies: one node, and others for what that does not have, or once it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from logboom.client.operations import LogPiece
+from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, Unavailable, UnknownOutcome
+from logboom.sync_client import SyncClient
+from logboom.types import GlobalLogIndex, PartitionId
+from raftlog.entries.parent_state import ParentState
+from server.offline.world import OfflineWorld
+from snapshots.meta import SetMeta
+
+T = TypeVar("T")
+
+PIECE_S: Final = 10.0
+"""Of one request; then another node is asked."""
+FAILURES_MAX: Final = 10
+"""In a row, before the backup is given up, or what nobody else has of a log left out."""
+PAUSE_S: Final = 0.5
+
+
+class Standing(NamedTuple):
+    """What may change and is no write, as whoever leads knows it."""
+
+    partitions: frozenset[int]
+    chosen: dict[int, tuple[str | None, bool | None]]
+    """What was set of partitions: ack, and linearizable."""
+
+    @staticmethod
+    def in_set(meta: SetMeta) -> Standing:
+        """As a set knows it."""
+        chosen = ParentState.decode(meta.parent).chosen
+        return Standing(
+            frozenset(each.partition_id for each in meta.partitions),
+            {p: (each.ack and str(each.ack), each.linearizable) for p, each in chosen.items()},
+        )
+
+
+class Source:
+    """The node that is asked; another one when it is lost."""
+
+    def __init__(
+        self, client: SyncClient, node: str | None, timeout: float, bytes_per_s: int, world: OfflineWorld
+    ) -> None:
+        self._client = client
+        self._world = world
+        self._bytes_per_s = bytes_per_s
+        self._due = self._world.monotonic()
+        """When the next piece may be asked for."""
+        self._wanted = node
+        self._timeout = timeout
+        self.node = node or ""
+        self._helpful = ""
+        """Who had of a log what ``node`` did not."""
+        self._silent: set[str] = set()
+        """Whoever was waited for in vain."""
+        self.unheard: tuple[str, ...] = ()
+        """Who was not heard about the last piece of a log, of which those that were have nothing."""
+
+    def find(self, sets: Sequence[GlobalLogIndex], *, patience: float = 0.0) -> GlobalLogIndex | None:
+        """The newest of these sets that a node has, which is asked from now on."""
+        deadline = self._world.monotonic() + patience
+        while sets:
+            for node in self._candidates():
+                try:
+                    there = {row["global_index"] for row in self._client.snapshots(node=node, timeout=2.0)["sets"]}
+                except LogboomError:
+                    continue
+                if found := there & set(sets):
+                    self.node = node
+                    return GlobalLogIndex(max(found))
+            if self._world.monotonic() > deadline:
+                return None
+            self._world.sleep(0.1)
+        return None
+
+    def standing(self) -> Standing:
+        """As it is now."""
+        status = self._client.status(timeout=self._timeout)
+        if status["leader"]:
+            status = self._client.status(node=status["leader"], timeout=self._timeout)
+        chosen = {partition: (ack, linearizable) for partition, ack, linearizable in status.get("chosen", ())}
+        return Standing(frozenset(row[0] for row in status["partitions"]), chosen)
+
+    def _candidates(self) -> list[str]:
+        """Followers first: the leader has enough to do."""
+        if self._wanted is not None:
+            return [self._wanted]
+        leader = self._client.status(timeout=self._timeout)["leader"]
+        return sorted(self._client.members(), key=lambda node: (node == leader, node))
+
+    def ask(self, global_index: GlobalLogIndex, call: Callable[[str], T]) -> T:
+        """``call`` with a node that has the set; again, perhaps with another, after what may pass."""
+        failures = 0
+        while True:
+            try:
+                return call(self.node)
+            except (Unavailable, UnknownOutcome, DeadlineExceeded, CorruptData, IndexCompacted) as error:
+                failures += 1
+                if failures == FAILURES_MAX:
+                    raise
+                self._world.sleep(PAUSE_S)
+                if self.find([global_index]) is None and isinstance(error, IndexCompacted):
+                    raise
+
+    def piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> tuple[int, memoryview]:
+        """Of a set's file."""
+        read = self._client.read_snapshot
+        total, piece = self.ask(
+            global_index,
+            lambda node: read(global_index, name, offset, node=node, timeout=PIECE_S),  # type: ignore[arg-type]
+        )
+        self._keep_pace(len(piece))
+        return total, piece
+
+    def log(self, global_index: GlobalLogIndex, partition: PartitionId, after: int, through: int) -> LogPiece:
+        """Of a partition's log: what comes next, of whoever has it; else of the node whose log goes on the soonest."""
+        read = self._client.read_log
+
+        def call(node: str) -> LogPiece:
+            return read(global_index, partition, after=after, through=through, node=node, timeout=PIECE_S)
+
+        found, self.unheard = self.ask(global_index, call), ()
+        if not found.batches and self._wanted is None:
+            found = self._of_others(found, call, after)
+        self._keep_pace(sum(len(raw) for _, raw in found.batches))
+        return found
+
+    def _of_others(self, found: LogPiece, call: Callable[[str], LogPiece], after: int) -> LogPiece:
+        """``found`` has nothing. All are heard before that counts, but those that stay silent, once in all."""
+        unheard = sorted(set(self._client.members()) - {self.node}, key=lambda node: (node != self._helpful, node))
+        for attempt in range(FAILURES_MAX):
+            if attempt:
+                self._world.sleep(PAUSE_S)
+            heard = set()
+            for node in unheard:
+                try:
+                    other = call(node)
+                except LogboomError:
+                    continue
+                heard.add(node)
+                if other.batches:
+                    self._helpful = node
+                    return other
+                if other.first > after + 1 and not after + 1 < found.first <= other.first:
+                    found = other
+            self._silent -= heard
+            unheard = [node for node in unheard if node not in heard]
+            if found.void:
+                return found
+            if self._silent.issuperset(unheard):
+                break
+        self._silent.update(unheard)
+        self.unheard = tuple(unheard)
+        return found
+
+    def _keep_pace(self, nbytes: int) -> None:
+        now = self._world.monotonic()
+        self._due = max(self._due, now - 1.0) + nbytes / self._bytes_per_s
+        if self._due > now:
+            self._world.sleep(self._due - now)
