@@ -8,8 +8,8 @@ out by every node at its place in the parent log (docs/decisions/0018-void.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import structlog
@@ -158,23 +158,37 @@ class Voiding:
                     f"partition {partition_id} has no hole at {index}: only a batch that no member has can be void"
                 )
             return _row(known, {}, done=True)
-        repair, term = self._pipeline.raft.repair, self._pipeline.raft.engine.term
-        with repair.seals.asking(route.digest) if yes else nullcontext():
+        term = self._pipeline.raft.engine.term
+        with self._asking(route) if yes else nullcontext():
             said = await self._ask(route, term, void=yes, deadline=deadline)
-        compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
-        if compacted:
-            raise InvalidRequest(await self._instead(partition_id, route.last_index, compacted, yes=yes))
-        applied = Lack.APPLIED in said.values()
-        void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
-        if not yes:
-            return _row(void, said, done=False)
+            compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
+            if compacted:
+                raise InvalidRequest(await self._instead(partition_id, route.last_index, compacted, yes=yes))
+            applied = Lack.APPLIED in said.values()
+            void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
+            if yes:
+                self._propose(void, said)
+        if yes:
+            await self._carried_out(hole.digest, deadline)
+        return _row(void, said, done=yes)
+
+    @contextmanager
+    def _asking(self, route: Route) -> Iterator[None]:
+        """Whoever lacks it seals it; in the end it is proposed, or he is told to take it again: it may turn up."""
+        repair = self._pipeline.raft.repair
+        try:
+            with repair.seals.asking(route.digest):
+                yield
+        finally:
+            if route.digest not in repair.seals:  # nor does somebody else still ask
+                repair.ask_all(route, void=False)
+
+    def _propose(self, void: Void, said: Mapping[str, Lack]) -> None:
         self._check_leads()  # in this very step: a batch that is sealed, and not proposed, nobody would take any more
-        repair.seals.put(hole.digest, on=True)
-        if hole.digest not in self._waiting:
+        self._pipeline.raft.repair.seals.put(void.digest, on=True)
+        if void.digest not in self._waiting:
             log.warning("void_proposed", **_shown(void), said={str(n): str(lack) for n, lack in said.items()})
             self._pipeline.raft.propose_control(void.fields())
-        await self._carried_out(hole.digest, deadline)
-        return _row(void, said, done=True)
 
     async def _instead(self, partition_id: PartitionId, index: int, compacted: list[str], *, yes: bool) -> str:
         """What becomes of a batch that these have in a snapshot; ``yes``: and have it become so, where that is here."""

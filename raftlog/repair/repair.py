@@ -22,7 +22,7 @@ from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
 from raftlog.journal.journal import Journal
-from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, number, pack, unpack
+from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, free_header, free_in, number, pack, unpack
 from raftlog.links.links import Links
 from raftlog.links.payloads import DamagedPayload, Payloads
 from raftlog.repair.giving import Held, read_held
@@ -365,6 +365,9 @@ class Repair:
             term, asked = number(frame.header, "term"), number(frame.header, "asked")
             self._hear(peer, unpack(frame.header), term=term, asked=asked)
         else:
+            standing, free = self._standing(), free_in(frame.header)
+            if free is not None and (standing.term, standing.leader) == (number(frame.header, "term"), peer):
+                self.seals.put(free, on=False)
             self._payloads.receive(frame.body)
 
     def _hear(self, peer: NodeId, lacking: list[tuple[Route, Lack]], *, term: int, asked: int) -> None:
@@ -409,9 +412,12 @@ class Repair:
             if found is None:
                 log.error("fetch_failed", peer=peer, error=str(error))
                 return
-            raws, unreadable, damaged = found
-            for raw in raws:
-                self._links.send(peer, Kind.FETCHED, {}, [raw])
+            given, unreadable, damaged = found
+            now = self._standing()
+            for route, raw in given:
+                # A leader says that it is not about to declare it void: if it ever is, that question comes later.
+                free = now.leads and route.digest not in self.seals
+                self._links.send(peer, Kind.FETCHED, free_header(route, term=now.term) if free else {}, [raw])
             for each in damaged:
                 self._damaged(each)
             # What was damaged only now is asked for again: whether the state has it applied is not known here.

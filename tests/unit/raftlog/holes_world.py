@@ -33,6 +33,7 @@ class Payloads:
         self.covered = False
         self.destroyed = False
         self.unreadable: dict[int, Exception] = {}
+        self.received: list[memoryview] = []
 
     def holds(self, each: Route) -> bool:
         return each.last_index in self.held
@@ -41,6 +42,9 @@ class Payloads:
         if each.last_index in self.unreadable:
             raise self.unreadable[each.last_index]
         return b"%d" % each.last_index
+
+    def receive(self, raw: memoryview) -> None:
+        self.received.append(raw)
 
     def lack(self, each: Route) -> Lack:
         return self.why

@@ -125,6 +125,28 @@ def test_what_the_leader_is_about_to_declare_void_is_sealed_until_it_asks_again_
     assert not sealed
 
 
+def test_what_the_leader_gives_and_asks_no_void_for_is_taken_again(world: World) -> None:
+    """It turned up there; the question that takes the seal off was lost: nothing else did before a new term."""
+    body, sealed = memoryview(ROUTE.pack(*route(5))), world.payloads.sealed
+    leader = World()
+    leader.standing = Standing(4, A, True)
+    leader.payloads.held = {5}
+    with leader.repair.seals.asking(route(5).digest):
+        leader.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 1}, body))
+    leader.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 2}, body))
+    leader.repair.seals.put(route(5).digest, on=True)
+    leader.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3}, body))
+    meanwhile, given, proposed = (header for _, _, header, _ in leader.sent)
+
+    world.repair.on_frame(A, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3, "void": True}, body))
+    for peer, header in [(A, meanwhile), (A, proposed), (A, {**given, "term": 3}), (B, given), (A, {})]:
+        world.repair.on_frame(peer, Frame(Kind.FETCHED, 0, header, memoryview(b"5")))
+        assert sealed == {route(5).digest}
+    world.repair.on_frame(A, Frame(Kind.FETCHED, 0, given, memoryview(b"5")))
+    assert not sealed
+    assert [bytes(raw) for raw in world.payloads.received] == [b"5"] * 6, "the seal is looked at behind this"
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), CorruptData("partition 0 is not here")])
 def test_what_cannot_be_read_keeps_nobody_from_the_rest(world: World, error: Exception) -> None:
     """The same sixteen were asked for again and again: none of them was given, and none was answered."""
