@@ -101,6 +101,10 @@ class Surroundings(Protocol):
         """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""
         ...
 
+    def forgotten(self, partition_id: PartitionId) -> None:
+        """One that was not open yet is gone."""
+        ...
+
     def look_again(self, partition_id: PartitionId) -> None:
         """Something about its worker has changed."""
         ...

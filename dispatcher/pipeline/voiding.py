@@ -137,7 +137,12 @@ class Voiding:
         """An entry was handed up without its payload."""
         pipeline, partition_id = self._pipeline, route.partition_id
         worker = pipeline.workers.get(partition_id)
-        if worker is None or worker.applied_index >= route.last_index:
+        # What is not open yet has it still to apply, as far as anybody knows; of what is gone nobody does.
+        if worker is None:
+            excused = pipeline.parent.lifecycle.is_gone(partition_id)
+        else:
+            excused = worker.applied_index >= route.last_index
+        if excused:
             pipeline.logs[partition_id].excuse(route.last_index)
         pipeline.raft.mending.hole_committed(route)
 
@@ -343,11 +348,16 @@ class Voiding:
         self._pipeline.raft.mending.voided(void.digest)
 
     def look_again(self, partition_id: PartitionId) -> None:
-        """Another state has been made, which may have what it was taken to lack."""
+        """There is a state, or another one, which may have what there was taken to be lacking."""
+        pipeline = self._pipeline
+        if not pipeline.rebuilding.is_remaking(partition_id):
+            store, applied = pipeline.logs[partition_id], pipeline.workers[partition_id].applied_index
+            while (hole := store.hole) is not None and hole.last_index <= applied:
+                store.excuse(hole.last_index)
         void = self._awaiting.get(partition_id)
         if void is not None and not self._may_lack(void):
             del self._awaiting[partition_id]
-            self._step_over(void, self._pipeline.logs[partition_id])
+            self._step_over(void, pipeline.logs[partition_id])
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is destroyed."""

@@ -153,7 +153,7 @@ class Node:
         self.stepped_over: list[bytes] = []
         self.remaking = False
         self.workers: dict[PartitionId, Any] = {} if worker is None else {P: worker}
-        store = SimpleNamespace(void=lambda _, digest: self.stepped_over.append(digest))
+        store = SimpleNamespace(void=lambda _, digest: self.stepped_over.append(digest), hole=None)
         pipeline = SimpleNamespace(
             logs={P: store},
             workers=self.workers,
