@@ -379,7 +379,7 @@ class RaftLog:
             self.members.roster.refused(peer, frame)
         elif frame.kind in (Kind.FETCH, Kind.FETCHED):
             if frame.kind is Kind.FETCH:
-                self.needs.fetched(peer)
+                self.needs.fetched(peer, frame.header)
             self.repair.on_frame(peer, frame)
         else:
             self.events.peer_frame(peer, frame)

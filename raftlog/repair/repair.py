@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 ROUTES_PER_FETCH: Final = 16
 ASK_AGAIN_S: Final = 0.5
+NOTHING_MISSING: Final = 1 << 62
 TOLD_MAX: Final = 1 << 16
 """Words of the leader that are remembered: who is told more asks again."""
 
@@ -147,7 +148,7 @@ class Repair:
         told, term = self._told, self._standing().term
         return min(
             (w.raft_index for w in self._missing if w.raft_index is not None and told.get(w.route.digest, -1) != term),
-            default=1 << 62,
+            default=NOTHING_MISSING,
         )
 
     def may_pass(self, route: Route) -> bool:
@@ -268,6 +269,8 @@ class Repair:
         header = {"term": self._standing().term, "asked": asked, **({"void": True} if void else {})}
         if sets:
             header["sets"] = sets
+        if self.first_index == NOTHING_MISSING:
+            header["acknowledges"] = True
         return self._links.send(peer, Kind.FETCH, header, [b"".join(ROUTE.pack(*route) for route in rows)])
 
     def _is_over(self, wanted: Wanted) -> bool:
