@@ -136,6 +136,8 @@ class RaftLog:
         found = recover(self.journal, self.payloads, self.group)
         self.put_back = found.put_back
         self.repair.missing(found.missing)
+        for route in self.payloads.lost():
+            self.repair.committed(route)
         self.engine.may_lead = not found.missing
 
     async def start(self, peer_address: str) -> str:

@@ -33,6 +33,8 @@ class Payloads:
         self.covered = False
         self.destroyed = False
         self.unreadable: dict[int, Exception] = {}
+        self.below: list[Route] = []
+        """Of before the journal's base, that nobody had."""
         self.received: list[memoryview] = []
 
     def holds(self, each: Route) -> bool:
@@ -57,6 +59,9 @@ class Payloads:
             return False
         self.holes.add(each.digest)
         return True
+
+    def lost(self) -> list[Route]:
+        return self.below
 
     def is_hole(self, each: Route) -> bool:
         return each.digest in self.holes

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from logboom.errors import CorruptData
 from logboom.types import NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Frame, Kind
+from raftlog.core import RaftLog
 from raftlog.entries.entry import ROUTE, ROUTE_BYTES, pack_control
 from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack, pack, unpack
@@ -255,6 +257,21 @@ def test_a_start_needs_no_proof_for_what_its_journal_declares_void(world: World)
     found = recover(world.journal, world.payloads, SimpleNamespace(flush=lambda: None))  # type: ignore[arg-type]
     assert [wanted.route.last_index for wanted in found.missing] == [6]
     assert world.payloads.holes == {route(5).digest}
+
+
+def test_what_nobody_had_below_the_base_is_asked_for_from_the_start_on_and_holds_up_nothing(world: World) -> None:
+    """Nobody would have asked for it any more, and no operator could have declared it void."""
+    world.payloads.held, world.payloads.below = {2, 3, 4, 5, 6}, [route(1)]
+    node: Any = SimpleNamespace(journal=world.journal, payloads=world.payloads, repair=world.repair)
+    node.group, node.engine = SimpleNamespace(flush=lambda: None), SimpleNamespace(may_lead=False)
+    RaftLog.recover(node)
+    assert (node.engine.may_lead, world.repair.blocked, world.repair.first_index) == (True, False, 1 << 62)
+    assert [each.last_index for each, _ in world.repair.lost()] == [1]
+    world.repair.work()
+    assert asked_for(world) == [1]
+    world.payloads.held.add(1)
+    assert world.repair.work()
+    assert not world.repair.lost()
 
 
 def test_a_hole_in_a_partition_that_is_destroyed_is_nobodys(world: World) -> None:
