@@ -136,6 +136,8 @@ class RaftLog:
         found = recover(self.journal, self.payloads, self.group)
         self.put_back = found.put_back
         self.repair.missing(found.missing)
+        for route in self.payloads.lost():
+            self.repair.committed(route)
         self.engine.may_lead = not found.missing
 
     async def start(self, peer_address: str) -> str:
@@ -379,7 +381,7 @@ class RaftLog:
             self.members.roster.refused(peer, frame)
         elif frame.kind in (Kind.FETCH, Kind.FETCHED):
             if frame.kind is Kind.FETCH:
-                self.needs.fetched(peer)
+                self.needs.fetched(peer, frame.header)
             self.repair.on_frame(peer, frame)
         else:
             self.events.peer_frame(peer, frame)

@@ -193,8 +193,11 @@ class Frontiers:
 
 
 def holds_up(state: str, level: Level) -> bool:
-    """A partition in that state comes no further at that level. One that is paused is written and synced as ever."""
-    return state in BLOCKED_STATES and (state != "paused" or level in APPLIED_LEVELS)
+    """A partition in that state comes no further at that level.
+
+    One that is paused, or cannot be applied for damage, is written and synced as ever.
+    """
+    return state == "lost" or (state in BLOCKED_STATES and level in APPLIED_LEVELS)
 
 
 def parse_wanted(header: Mapping[str, Any]) -> list[tuple[PartitionId, Level, int, int, bool]]:

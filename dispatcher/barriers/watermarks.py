@@ -34,8 +34,8 @@ class Watermarks:
         self._marks[partition_id] = Watermark(partition_id, zero, zero, zero, zero, GlobalLogIndex(0), "running")
 
     def remove(self, partition_id: PartitionId) -> None:
-        """It is gone."""
-        del self._marks[partition_id]
+        """It is gone, and was here or not."""
+        self._marks.pop(partition_id, None)
         self._idle.discard(partition_id)
         self._snapshot.pop(partition_id, None)
 

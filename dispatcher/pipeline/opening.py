@@ -99,7 +99,12 @@ class Opening:
         self._open_log(partition_id, kind, None)
 
     def _open_log(self, partition_id: PartitionId, kind: Kind, ended: asyncio.Future[None] | None) -> None:
-        if not self._rooms.untouched(partition_id):  # whoever needs the log: once it is open nobody can tell
+        try:
+            untouched = self._rooms.untouched(partition_id)
+        except OSError as error:  # nobody would try again
+            self._log_opened(partition_id, ended, None, error)
+            return
+        if not untouched:  # whoever needs the log: once it is open nobody can tell
             self._found.add(partition_id)
         # What an earlier process has left there is read, written again and synced. No thread of the machine's own is
         # needed for it: all of those may be in calls that do not return.
@@ -149,6 +154,10 @@ class Opening:
         self._under_way.discard(partition_id)
         self._found.discard(partition_id)
         self._waits.pop(partition_id, None)
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """It is gone; what is under way goes on to its end, and comes to nothing."""
+        self._found.discard(partition_id)
 
     async def log_of(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
         """Of a partition that a snapshot has, and this node perhaps not yet."""

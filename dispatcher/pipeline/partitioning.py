@@ -201,7 +201,8 @@ class Partitioning:
             return lambda: None
         proposed = self._proposed.get(partition_id)
         if proposed is None or proposed.kind is not None:  # what is only about to be created is not there yet
-            if partition_id not in self._pipeline.workers:
+            opens = partition_id in self.opening and self.lifecycle.lives(partition_id, self._begun)
+            if partition_id not in self._pipeline.workers and not opens:
                 raise self.missing(partition_id)
             left = [p for p in self.lifecycle.ids(self._begun) if p not in self._proposed]
             if left == [partition_id]:
@@ -306,7 +307,7 @@ class Partitioning:
         self._pipeline.opened(partition_id)
         if opened.lacks is not None:
             self._pipeline.rebuilding.lacking(partition_id, opened.lacks)
-            self._pipeline.look_again(partition_id)
+        self._pipeline.look_again(partition_id)
         if self.lifecycle.is_gone(partition_id):
             self._end(partition_id)
         else:
@@ -316,8 +317,9 @@ class Partitioning:
         log.info("partition_destroyed", partition=partition_id)
         self._pipeline.recovery.remove(partition_id)  # it may never have been open
         worker = self._pipeline.workers.get(partition_id)
+        self.opening.ended(partition_id)
         if worker is None:
-            self._pipeline.never_opened(partition_id)
+            self._pipeline.forgotten(partition_id)
         else:
             self._pipeline.ended(partition_id)
             self._rooms.ending[partition_id] = self._rooms.machines.pop(partition_id)

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 import structlog
 
 from logboom.errors import CorruptData, PartitionDestroyed
-from logboom.types import DurabilityMode, PartitionId
+from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import parse_batch
 from partitions.log.log import ChainBroken, PartitionLog
 from partitions.log.reading import DamagedBatch
@@ -79,6 +79,11 @@ class PartitionPayloads:
         """See Payloads."""
         store = self._logs.get(route.partition_id)
         return store is not None and store.concede(route.last_index, route.digest)
+
+    def lost(self) -> list[Route]:
+        """See Payloads."""
+        found = ((p, *batch) for p, store in self._logs.items() for batch in store.lost())
+        return [Route(p, Term(0), PartitionLogIndex(last_index), digest) for p, last_index, digest in found]
 
     def is_hole(self, route: Route) -> bool:
         """See Payloads."""

@@ -94,34 +94,32 @@ class Presence(ABC):
         self._touched.add(partition_id)
         self._settle_soon()
 
-    def never_opened(self, partition_id: PartitionId) -> None:
-        """A partition is gone; its log may be open, and its machine may be opened yet."""
-        self.stability.remove(partition_id)
-        self._unsynced.discard(partition_id)
-        self._touched.discard(partition_id)
-
     def ended(self, partition_id: PartitionId) -> None:
         """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""
         del self.workers[partition_id]
-        self.snapshots.taking.ended(partition_id)
         self.submitting.waiting.barred(partition_id, lambda: destroyed(partition_id))
         self.pending.ended(partition_id, lambda: destroyed(partition_id, outcome="applied"))
-        self.barriers.ended(partition_id, lambda: destroyed(partition_id))
         for callback in list(self._commit_callbacks.pop(partition_id, {}).values()):
             callback(destroyed(partition_id))
-        self.watermarks.remove(partition_id)
         self.admission.remove(partition_id)
         self.recovery.remove(partition_id)
-        self.stability.remove(partition_id)
         self.rebuilding.ended(partition_id)
-        self.voiding.ended(partition_id)
         self.lagging.ended(partition_id)
-        self._unsynced.discard(partition_id)
-        self._touched.discard(partition_id)
         self._unshown.discard(partition_id)
         self.tails.pop(partition_id, None)
+        self.forgotten(partition_id)
         if self.logs[partition_id].request_sync():  # whoever is fed from it may have it
             self.raft.group.dirty(self.logs[partition_id])
+
+    def forgotten(self, partition_id: PartitionId) -> None:
+        """It is gone, and perhaps was never open here: what was heard of it before that is of no use to anybody."""
+        self.snapshots.taking.ended(partition_id)
+        self.barriers.ended(partition_id, lambda: destroyed(partition_id))
+        self.watermarks.remove(partition_id)
+        self.stability.remove(partition_id)
+        self.voiding.ended(partition_id)
+        self._unsynced.discard(partition_id)
+        self._touched.discard(partition_id)
 
     def snapshot_completed(self, meta: SetMeta) -> None:
         """A set of its own is complete on this node."""

@@ -8,8 +8,8 @@ out by every node at its place in the parent log (docs/decisions/0018-void.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import structlog
@@ -137,7 +137,12 @@ class Voiding:
         """An entry was handed up without its payload."""
         pipeline, partition_id = self._pipeline, route.partition_id
         worker = pipeline.workers.get(partition_id)
-        if worker is None or worker.applied_index >= route.last_index:
+        # What is not open yet has it still to apply, as far as anybody knows; of what is gone nobody does.
+        if worker is None:
+            excused = pipeline.parent.lifecycle.is_gone(partition_id)
+        else:
+            excused = worker.applied_index >= route.last_index
+        if excused:
             pipeline.logs[partition_id].excuse(route.last_index)
         pipeline.raft.mending.hole_committed(route)
 
@@ -158,23 +163,37 @@ class Voiding:
                     f"partition {partition_id} has no hole at {index}: only a batch that no member has can be void"
                 )
             return _row(known, {}, done=True)
-        repair, term = self._pipeline.raft.repair, self._pipeline.raft.engine.term
-        with repair.seals.asking(route.digest) if yes else nullcontext():
+        term = self._pipeline.raft.engine.term
+        with self._asking(route) if yes else nullcontext():
             said = await self._ask(route, term, void=yes, deadline=deadline)
-        compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
-        if compacted:
-            raise InvalidRequest(await self._instead(partition_id, route.last_index, compacted, yes=yes))
-        applied = Lack.APPLIED in said.values()
-        void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
-        if not yes:
-            return _row(void, said, done=False)
+            compacted = [node for node, lack in said.items() if lack is Lack.COMPACTED]
+            if compacted:
+                raise InvalidRequest(await self._instead(partition_id, route.last_index, compacted, yes=yes))
+            applied = Lack.APPLIED in said.values()
+            void = Void(partition_id, hole.first_index, hole.last_index, hole.digest, hole.global_index, 0, applied)
+            if yes:
+                self._propose(void, said)
+        if yes:
+            await self._carried_out(hole.digest, deadline)
+        return _row(void, said, done=yes)
+
+    @contextmanager
+    def _asking(self, route: Route) -> Iterator[None]:
+        """Whoever lacks it seals it; in the end it is proposed, or he is told to take it again: it may turn up."""
+        repair = self._pipeline.raft.repair
+        try:
+            with repair.seals.asking(route.digest):
+                yield
+        finally:
+            if route.digest not in repair.seals:  # nor does somebody else still ask
+                repair.ask_all(route, void=False)
+
+    def _propose(self, void: Void, said: Mapping[str, Lack]) -> None:
         self._check_leads()  # in this very step: a batch that is sealed, and not proposed, nobody would take any more
-        repair.seals.put(hole.digest, on=True)
-        if hole.digest not in self._waiting:
+        self._pipeline.raft.repair.seals.put(void.digest, on=True)
+        if void.digest not in self._waiting:
             log.warning("void_proposed", **_shown(void), said={str(n): str(lack) for n, lack in said.items()})
             self._pipeline.raft.propose_control(void.fields())
-        await self._carried_out(hole.digest, deadline)
-        return _row(void, said, done=True)
 
     async def _instead(self, partition_id: PartitionId, index: int, compacted: list[str], *, yes: bool) -> str:
         """What becomes of a batch that these have in a snapshot; ``yes``: and have it become so, where that is here."""
@@ -329,11 +348,16 @@ class Voiding:
         self._pipeline.raft.mending.voided(void.digest)
 
     def look_again(self, partition_id: PartitionId) -> None:
-        """Another state has been made, which may have what it was taken to lack."""
+        """There is a state, or another one, which may have what there was taken to be lacking."""
+        pipeline = self._pipeline
+        if not pipeline.rebuilding.is_remaking(partition_id):
+            store, applied = pipeline.logs[partition_id], pipeline.workers[partition_id].applied_index
+            while (hole := store.hole) is not None and hole.last_index <= applied:
+                store.excuse(hole.last_index)
         void = self._awaiting.get(partition_id)
         if void is not None and not self._may_lack(void):
             del self._awaiting[partition_id]
-            self._step_over(void, self._pipeline.logs[partition_id])
+            self._step_over(void, pipeline.logs[partition_id])
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is destroyed."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import structlog
 
 from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
-from dispatcher.reading.merging import Merge, Run, Window
+from dispatcher.reading.merging import Lost, Merge, Run, Window
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, InvalidRequest, LogboomError, Voided
@@ -233,6 +233,10 @@ class LogScan(Feed):
                     segments_max=settings.window_segments_max,
                     grown=self._grown(),
                 )
+            except Lost as lost:
+                if not self._wait_for_repair(lost.partition_id, lost.damage):
+                    self._failed(lost.damage)
+                return
             except LogboomError as error:
                 self._diverged(error)
                 return

@@ -16,6 +16,7 @@ from logboom.errors import CorruptData
 from logboom.types import PartitionId
 from partitions.log.chunks import Place
 from partitions.log.committed import NOWHERE_SEGMENT
+from partitions.log.reading import DamagedBatch
 
 
 class Places(Protocol):
@@ -24,6 +25,19 @@ class Places(Protocol):
     def place(self, position: int) -> Place | None:
         """None: there is none yet. Raises IndexCompacted."""
         ...
+
+    def lost_at(self, position: int) -> DamagedBatch | None:
+        """Why what lies nowhere there cannot be read; None: it was declared void. Raises IndexCompacted."""
+        ...
+
+
+class Lost(Exception):
+    """What comes next is not void, and nobody has it."""
+
+    def __init__(self, partition_id: PartitionId, damage: DamagedBatch) -> None:
+        super().__init__(damage.message)
+        self.partition_id = partition_id
+        self.damage = damage
 
 
 class Picked(NamedTuple):
@@ -98,7 +112,7 @@ class Merge:
     def plan(
         self, *, horizon: int, bytes_max: int, segments_max: int, grown: AbstractSet[PartitionId] | None = None
     ) -> Window | None:
-        """The next batches up to ``horizon``, one at least; None: there is none. Raises IndexCompacted.
+        """The next batches up to ``horizon``, one at least; None: there is none. Raises IndexCompacted, Lost.
 
         ``grown``: no others have more than when this was called last; None: nobody knows.
         """
@@ -107,11 +121,16 @@ class Merge:
         picked, nbytes, segments = list[Picked](), 0, set[tuple[PartitionId, int]]()
         while self._heads and self._heads[0][0] <= horizon:
             global_index, partition, place = self._heads[0]
-            if place.segment == NOWHERE_SEGMENT:  # behind the horizon: it was declared void, or has turned up
+            if place.segment == NOWHERE_SEGMENT:  # it was declared void, or has turned up; or its state has what it did
                 now = self._logs[partition].place(self._next[partition])
                 if now is not None and now.segment != NOWHERE_SEGMENT:
                     heapq.heapreplace(self._heads, (now.global_index, partition, now))
                     continue
+                lost = self._logs[partition].lost_at(self._next[partition])
+                if lost is not None and picked:
+                    break
+                if lost is not None:
+                    raise Lost(partition, lost)
                 heapq.heappop(self._heads)
                 self.step_over(Picked(partition, self._next[partition], place))
                 self._next[partition] += 1

@@ -305,7 +305,8 @@ class Snapshotting:
         return self._stuck.keys()
 
     def ended(self, partition_id: PartitionId) -> None:
-        """The partition is gone: a set that still lacks its state will not be."""
+        """The partition is gone: a set that still lacks its state will not be, and none lacks it from now on."""
+        self._unopened.pop(partition_id, None)
         if self._gathering is not None and partition_id in self._gathering.missing:
             self._abandon(self._gathering, f"partition {partition_id} was destroyed")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn
 
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, Voided
 from partitions.log.batch import HEADER_BYTES, Batch, is_batch, is_mixed, origins_of, parse_batch, parse_header
 from partitions.log.committed import NOWHERE_SEGMENT, Committed, ref_at
 from partitions.log.files import OpenFiles
@@ -176,6 +176,15 @@ class ChunkReader:
             return None
         row = columns.at(position)
         return Place(columns.global_index[row], columns.last[row], *columns.place(row))
+
+    def lost_at(self, position: int) -> DamagedBatch | None:
+        """Why what lies nowhere there cannot be read; None: it was declared void. Raises IndexCompacted."""
+        try:
+            self._refuse_gap(position)
+        except DamagedBatch as lost:
+            return lost
+        except Voided:
+            return None
 
     def first_at_time(self, timestamp_ms: int, *, through_index: int, start: int = 0) -> int:
         """Position of the first batch from this time on, by reading a few headers; behind ``through_index``: none yet.

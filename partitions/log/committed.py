@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from logboom.errors import IndexCompacted
-from logboom.types import DIGEST_BYTES, NO_DIGEST, GlobalLogIndex, PartitionLogIndex, Term
+from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, GlobalLogIndex, PartitionLogIndex, Term
 from partitions.log.segment import BatchRef
 
 SUMMED = 4096
@@ -25,6 +25,8 @@ MOVED_MAX = 4096
 """More than that are copied with all others, into columns that have them."""
 NOWHERE_SEGMENT = 0
 """Of a batch that lies nowhere: it is void, or nobody has it. Segments are numbered from 1."""
+LOST_OFFSET = NUMBER_MAX
+"""On the disk, of one that is not void: behind the end of some segment, where releases of before find damage."""
 
 
 class Columns:
@@ -199,6 +201,10 @@ class Committed:
     def begin(self, columns: Columns) -> None:
         """At start: what was found. Private to this from now on."""
         self._columns = columns
+        rows = range(len(columns.last)) if LOST_OFFSET in columns.offset else ()
+        for row in (row for row in rows if columns.offset[row] == LOST_OFFSET):
+            columns.segment[row], columns.offset[row], columns.length[row] = NOWHERE_SEGMENT, 0, 0
+            self.lose(columns.last[row], columns.digest(columns.start + row))
         self._newest = dict(zip(columns.segment, columns.last, strict=True))  # last indices ascend
         self._newest.pop(NOWHERE_SEGMENT, None)
 
@@ -373,6 +379,11 @@ class Committed:
         return self._columns.through(max((self._newest.get(segment, 0) for segment in segments), default=0))
 
     # -- damage
+
+    @property
+    def lost(self) -> Mapping[tuple[int, bytes], int]:
+        """Positions of damaged batches, by last index and digest."""
+        return self._lost
 
     def is_lost(self, last_index: int, digest: bytes) -> bool:
         """Damaged, and not yet written again."""

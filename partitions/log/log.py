@@ -127,6 +127,7 @@ class PartitionLog(LogFetching):
         if found.columns.before_index == base.last_index:
             found.columns.before_global = base.global_index
         self._committed.begin(found.columns)
+        self._conceded.update(self._committed.lost)  # nobody had them
         self._head = base.digest
         self.committed_index = self.durable_index = self.highest_index = base.last_index
         self.committed_global_index = self.durable_global_index = base.global_index
@@ -334,7 +335,8 @@ class PartitionLog(LogFetching):
             through_index,
             self.durable_index,
         )
-        return self._saving(partial(part_through, self._committed.columns, through_index))
+        lost = tuple(self._committed.lost.values())
+        return self._saving(partial(part_through, self._committed.columns, through_index, lost))
 
     @property
     def moved(self) -> int:

@@ -69,6 +69,10 @@ class LogHoles(LogReading):
             self._conceded.add((last_index, digest))
         return True
 
+    def lost(self) -> list[tuple[int, bytes]]:
+        """Last index and digest of what is committed, damaged here, and not yet written again."""
+        return list(self._committed.lost)
+
     def is_hole(self, last_index: int, digest: bytes) -> bool:
         """There is a hole in its place, or it was declared void."""
         if (last_index, digest) in self._conceded:

@@ -10,7 +10,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from operator import lt
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from blake3 import blake3
 from logboom.errors import CorruptData
 from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import HEADER_BYTES
-from partitions.log.committed import NOWHERE_SEGMENT, STEP, Columns
+from partitions.log.committed import LOST_OFFSET, NOWHERE_SEGMENT, STEP, Columns
 from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef
 from ports.disk import Buffer, Disk
 from ports.formats import refuse_format
@@ -32,6 +32,7 @@ MAGIC: Final = b"LBPLCS"
 VERSION: Final = 2
 WITHOUT_VOIDS: Final = 1
 HEADER: Final = struct.Struct("<6sHIIQQ16sQ")
+FIRST_SEGMENT: Final = 1
 GAP_MAX: Final = (1 << 32) - 1
 DIGEST_AT: Final = HEADER.size
 COLUMNS_AT: Final = HEADER.size + DIGEST_BYTES
@@ -90,9 +91,18 @@ def saving(
     return run
 
 
-def part_through(columns: Columns, through_index: int) -> Columns:
-    """A copy of what ends up to there, whatever is appended meanwhile. Any thread."""
-    return columns.part(columns.start, columns.through(through_index), step=STEP)
+def part_through(columns: Columns, through_index: int, lost: Collection[int] = ()) -> Columns:
+    """A copy of what ends up to there, whatever is appended meanwhile. Any thread.
+
+    ``lost``: at these positions nothing is void, wherever it lies; nor will it be after a start.
+    """
+    part = columns.part(columns.start, columns.through(through_index), step=STEP)
+    for row in sorted(position - part.start for position in lost):
+        if 0 <= row < len(part.last) and part.segment[row] == NOWHERE_SEGMENT:
+            beside = chain(reversed(part.segment[:row]), part.segment[row:])
+            part.segment[row] = next((each for each in beside if each != NOWHERE_SEGMENT), FIRST_SEGMENT)
+            part.offset[row], part.length[row] = LOST_OFFSET, HEADER_BYTES
+    return part
 
 
 def with_fetched(

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from logboom.errors import ProtocolError
-from logboom.types import NUMBER_MAX, NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.types import DIGEST_BYTES, NUMBER_MAX, NodeId, PartitionId, PartitionLogIndex, Term
 from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route
 
 LACKS_MAX: Final = 16
@@ -103,6 +103,19 @@ def number(header: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value < NUMBER_MAX:
         raise ProtocolError(f"FETCH or FETCHED: bad field {name}")
     return value
+
+
+def free_header(route: Route, *, term: int) -> dict[str, Any]:
+    """Header of a FETCHED that gives a batch which the leader of that term is not about to declare void."""
+    return {"term": term, "free": route.digest}
+
+
+def free_in(header: Mapping[str, Any]) -> bytes | None:
+    """The digest of such a batch. Raises ProtocolError."""
+    digest = header.get("free")
+    if digest is not None and (type(digest) is not bytes or len(digest) != DIGEST_BYTES):
+        raise ProtocolError("FETCHED: bad field free")
+    return digest
 
 
 def unpack(header: dict[str, Any]) -> list[tuple[Route, Lack]]:

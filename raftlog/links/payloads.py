@@ -76,6 +76,10 @@ class Payloads(Protocol):
         """
         ...
 
+    def lost(self) -> list[Route]:
+        """At start: what nobody had below the journal's base, and is not void."""
+        ...
+
     def is_hole(self, route: Route) -> bool:
         """There is a hole in its place here, conceded or voided."""
         ...

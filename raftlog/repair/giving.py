@@ -12,16 +12,16 @@ from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
 log = structlog.get_logger(__name__)
 
 
-Held = tuple[list[bytes], list[tuple[Route, Lack]], list[DamagedPayload]]
+Held = tuple[list[tuple[Route, bytes]], list[tuple[Route, Lack]], list[DamagedPayload]]
 """Batches, why others are not here, and those that are damaged."""
 
 
 def read_held(payloads: Payloads, routes: list[Route]) -> Held:
     """As many as can be read, and why not of the others: one of them keeps nobody from the rest."""
-    raws, unreadable, damaged = list[bytes](), list[tuple[Route, Lack]](), list[DamagedPayload]()
+    given, unreadable, damaged = list[tuple[Route, bytes]](), list[tuple[Route, Lack]](), list[DamagedPayload]()
     for route in routes:
         try:
-            raws.append(payloads.read(route))
+            given.append((route, payloads.read(route)))
         except DamagedPayload as error:
             damaged.append(error)
         except REMOVED:
@@ -29,4 +29,4 @@ def read_held(payloads: Payloads, routes: list[Route]) -> Held:
         except (CorruptData, OSError) as error:  # the disk cannot read it now
             log.error("fetch_failed", partition=route.partition_id, last_index=route.last_index, error=str(error))
             unreadable.append((route, Lack.UNKNOWN))
-    return raws, unreadable, damaged
+    return given, unreadable, damaged

@@ -45,7 +45,7 @@ class Mending:
         if term != self._term:
             # Whether something is missing or not: what others were to declare void is sealed here all the same.
             self._term = term
-            self.repair._follow_term()  # noqa: SLF001 - whoever drives it says when
+            self.repair.follow_term()
         if self.repair.active:
             self.repair.work()
             self._follow()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from logboom.types import NodeId
 from logboom.wire import Kind
@@ -29,12 +30,15 @@ class Needs:
         self._asked: tuple[NodeId, int, float] | None = None
         self._fetched: dict[NodeId, float] = {}
 
-    def fetched(self, peer: NodeId) -> None:
-        """It asks for what it lacks."""
-        self._fetched[peer] = self._clock.monotonic()
+    def fetched(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+        """It asks for what it lacks; ``header`` of its FETCH. What stays lost keeps it from acknowledging nothing."""
+        if header.get("acknowledges") is True:
+            self._fetched.pop(peer, None)
+        else:  # or it is of an earlier release, and does not say
+            self._fetched[peer] = self._clock.monotonic()
 
     def mends(self, peer: NodeId) -> bool:
-        """It has asked of late: until it has that, it acknowledges nothing behind it."""
+        """It has asked of late for something without which it acknowledges nothing behind it."""
         return self._clock.monotonic() - self._fetched.get(peer, -MENDS_S) < MENDS_S
 
     def forget(self) -> None:

@@ -22,7 +22,7 @@ from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
 from raftlog.journal.journal import Journal
-from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, number, pack, unpack
+from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, free_header, free_in, number, pack, unpack
 from raftlog.links.links import Links
 from raftlog.links.payloads import DamagedPayload, Payloads
 from raftlog.repair.giving import Held, read_held
@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 ROUTES_PER_FETCH: Final = 16
 ASK_AGAIN_S: Final = 0.5
+NOTHING_MISSING: Final = 1 << 62
 TOLD_MAX: Final = 1 << 16
 """Words of the leader that are remembered: who is told more asks again."""
 
@@ -147,7 +148,7 @@ class Repair:
         told, term = self._told, self._standing().term
         return min(
             (w.raft_index for w in self._missing if w.raft_index is not None and told.get(w.route.digest, -1) != term),
-            default=1 << 62,
+            default=NOTHING_MISSING,
         )
 
     def may_pass(self, route: Route) -> bool:
@@ -187,7 +188,7 @@ class Repair:
         True: all is here, but for holes, or what is not here is given by nobody, and need not be: a snapshot stands
         for it.
         """
-        self._follow_term()
+        self.follow_term()
         while self._drop(0) or (self._turn > ROUTES_PER_FETCH and self._drop(self._turn - ROUTES_PER_FETCH)):
             self.news = True
         if not self._missing:
@@ -268,6 +269,8 @@ class Repair:
         header = {"term": self._standing().term, "asked": asked, **({"void": True} if void else {})}
         if sets:
             header["sets"] = sets
+        if self.first_index == NOTHING_MISSING:
+            header["acknowledges"] = True
         return self._links.send(peer, Kind.FETCH, header, [b"".join(ROUTE.pack(*route) for route in rows)])
 
     def _is_over(self, wanted: Wanted) -> bool:
@@ -327,7 +330,7 @@ class Repair:
         if self._asked is not None and self._asked[0] == peer:
             self._asked = None
 
-    def _follow_term(self) -> None:
+    def follow_term(self) -> None:
         term = self._standing().term
         if term != self._term:
             self._term = term
@@ -342,7 +345,7 @@ class Repair:
 
         Where somebody else has it sealed it stays so. Whoever asks for a void does so within ``seals.asking``.
         """
-        self._follow_term()
+        self.follow_term()
         asked, void = next(self._numbers), void or route.digest in self.seals
         for peer in self._everybody:
             self._send_fetch(peer, [route], asked=asked, sets=1, void=void)
@@ -350,7 +353,7 @@ class Repair:
 
     def said(self, digest: bytes, asked: int) -> Mapping[NodeId, Lack | None]:
         """What everybody has answered to that question, in the term of now; None: nothing yet."""
-        self._follow_term()
+        self.follow_term()
         found = self._answers.said(digest, term=self._term, asked=asked)
         return {peer: found.get(peer) for peer in self._everybody}
 
@@ -358,13 +361,16 @@ class Repair:
 
     def on_frame(self, peer: NodeId, frame: Frame) -> None:
         """FETCH: answer with what we hold, and say why not for the rest. FETCHED: one batch, or why not."""
-        self._follow_term()
+        self.follow_term()
         if frame.kind is Kind.FETCH:
             self._answer(peer, frame)
         elif "lacks" in frame.header:
             term, asked = number(frame.header, "term"), number(frame.header, "asked")
             self._hear(peer, unpack(frame.header), term=term, asked=asked)
         else:
+            standing, free = self._standing(), free_in(frame.header)
+            if free is not None and (standing.term, standing.leader) == (number(frame.header, "term"), peer):
+                self.seals.put(free, on=False)
             self._payloads.receive(frame.body)
 
     def _hear(self, peer: NodeId, lacking: list[tuple[Route, Lack]], *, term: int, asked: int) -> None:
@@ -409,9 +415,12 @@ class Repair:
             if found is None:
                 log.error("fetch_failed", peer=peer, error=str(error))
                 return
-            raws, unreadable, damaged = found
-            for raw in raws:
-                self._links.send(peer, Kind.FETCHED, {}, [raw])
+            given, unreadable, damaged = found
+            now = self._standing()
+            for route, raw in given:
+                # A leader says that it is not about to declare it void: if it ever is, that question comes later.
+                free = now.leads and route.digest not in self.seals
+                self._links.send(peer, Kind.FETCHED, free_header(route, term=now.term) if free else {}, [raw])
             for each in damaged:
                 self._damaged(each)
             # What was damaged only now is asked for again: whether the state has it applied is not known here.

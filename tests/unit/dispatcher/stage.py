@@ -59,8 +59,9 @@ class Stage:
     def opened(self, partition_id: PartitionId) -> None:
         self.workers[partition_id] = None
 
-    def never_opened(self, partition_id: PartitionId) -> None:
-        pass
+    def look_again(self, partition_id: PartitionId) -> None: ...
+
+    def forgotten(self, partition_id: PartitionId) -> None: ...
 
     def create(self, token: int) -> None:
         self.partitioning.create(KV, token.to_bytes(16, "big"), self.told.append)

@@ -178,7 +178,8 @@ class TestBlocked:
             ("paused", Level.APPLIED),
             ("paused", Level.SNAPSHOTTED),
             ("damaged", Level.APPLIED),
-            ("damaged", Level.DURABLE),
+            ("damaged", Level.SNAPSHOTTED),
+            ("lost", Level.DURABLE),
         ],
     )
     def test_a_blocked_partition_is_told_at_once(self, state: str, level: Level) -> None:
@@ -192,10 +193,11 @@ class TestBlocked:
         assert f"partition 1 is {state}" in error.message
         assert len(desk.barriers) == 0
 
-    def test_one_that_is_paused_is_synced_all_the_same(self) -> None:
+    @pytest.mark.parametrize("state", ["paused", "damaged"])
+    def test_one_that_is_not_applied_is_synced_all_the_same(self, state: str) -> None:
         """A job from Spark that waited for `durable` was told of a follower's pause, which holds up nothing of that."""
         desk = Desk()
-        desk.state(B, "paused")
+        desk.state(B, state)
         waiter, answers = desk.wait(5, [B], Level.DURABLE)
         assert waiter is not None
         assert answers == []

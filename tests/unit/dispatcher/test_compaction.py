@@ -15,7 +15,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from dispatcher.upkeep.compaction import Compaction, removes
-from logboom.errors import CorruptData
+from logboom.errors import CorruptData, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, RaftIndex
 from partitions.log.log import PartitionLog
@@ -26,8 +26,8 @@ from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 from tests.unit.dispatcher.installing_world import Inline
 from tests.unit.dispatcher.stage import KV
-from tests.unit.partitions.batches import P
-from tests.unit.partitions.compaction_world import append, base_at, grown, open_log, raw
+from tests.unit.partitions.batches import P, chain
+from tests.unit.partitions.compaction_world import append, base_at, commit, grown, open_log, raw
 from tests.unit.snapshots.states_world import Dump, entries, set_meta
 
 
@@ -240,6 +240,21 @@ async def test_of_one_that_is_not_open_yet_the_log_stays_whole() -> None:
     workers[P].saved_index = last.last_index
     await Compaction._compact_to(one, cast("Any", target))
     assert log.first_available_index > 1
+
+
+async def test_nothing_is_forgotten_of_one_that_is_not_open_yet_behind_what_nobody_has() -> None:
+    """A start took it for void there, and its state passed over what all others have applied."""
+    disk = SimDisk(random.Random(1))
+    log, batches = open_log(disk), chain(2)
+    assert log.concede(batches[0].last_index, batches[0].digest)
+    append(log, batches[1:])
+    commit(log, batches)
+    one = Compacting(sets=1)
+    one._logs, one._workers = {P: log}, {}
+    with pytest.raises(Unavailable):
+        await one._secure(P, log.committed_index)
+    append(log, batches[:1])
+    assert not await one._secure(P, log.committed_index)
 
 
 class VirtualClock:

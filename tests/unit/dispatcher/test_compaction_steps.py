@@ -46,6 +46,7 @@ class Worker:
 class Log:
     def __init__(self, steps: list[Any], partition: PartitionId) -> None:
         self.steps, self.partition, self.moved = steps, partition, 0
+        self.durable_index = THROUGH
 
     def save_places(self, through: int) -> Callable[[], None]:
         assert through == THROUGH

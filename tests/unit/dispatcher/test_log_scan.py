@@ -28,6 +28,7 @@ from logboom.wire import Kind
 from partitions.log.batch import Batch, build_batch
 from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
+from partitions.log.reading import DamagedBatch
 from tests.unit.dispatcher.log_scan_world import batches, begin, globals_of, mixed, settle
 from tests.unit.dispatcher.reading_world import ORDERED, SETTINGS, Client, World
 
@@ -332,10 +333,8 @@ class TestWhatMustNotGoUnnoticed:
         assert not any(world.wakers.values())
 
 
-@pytest.mark.parametrize("follow", [True, False])
-async def test_a_batch_that_turns_up_while_the_scan_waits_in_front_of_it_is_given(follow: bool) -> None:
-    """It was taken for void: it had been nowhere when it was looked at. Nothing said that a record was missing."""
-    world, client = World(2), Client()
+def with_a_hole(world: World) -> Batch:
+    """Nobody has the second one, of three that are committed."""
     world.append(0, [b"1"])
     log, before = world.logs[0], world.batches[0][-1]
     batch = build_batch(
@@ -356,45 +355,44 @@ async def test_a_batch_that_turns_up_while_the_scan_waits_in_front_of_it_is_give
     log.commit(last_index=batch.last_index, digest=batch.digest, global_index=world.parent.global_index, term=Term(1))
     world.batches[0].append(batch)
     world.append(0, [b"3"])
+    return batch
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_batch_that_turns_up_while_the_scan_waits_in_front_of_it_is_given(follow: bool) -> None:
+    """It was taken for void: it had been nowhere when it was looked at. Nothing said that a record was missing."""
+    world, client = World(2), Client()
+    batch = with_a_hole(world)
     begin(world, client, follow=follow, through=0 if follow else 3)
     await settle(world)
     assert globals_of(client) == [1]
-    assert log.append(batch)
+    assert world.logs[0].append(batch)
     world.sync(0)
     world.wake(0)
     await settle(world)
     assert globals_of(client) == [1, 2, 3]
 
 
-async def test_a_horizon_that_only_others_partitions_reach_ends_the_scan() -> None:
-    """Nothing of its own moved any more: it waited for ever, where it had gone on at a node that was behind."""
+@pytest.mark.parametrize("comes", [True, False])
+async def test_what_nobody_has_though_the_state_has_what_it_did_is_not_void(*, comes: bool) -> None:
+    """The scan passed over it as if it had been declared void: a command that had taken effect was missing from it."""
     world, client = World(2), Client()
-    world.append(0, [b"1"])
-    begin(world, client, partitions=[0], through=2)
+    batch = with_a_hole(world)
+    world.logs[0].excuse(batch.last_index)
+    scan = begin(world, client, through=3)
     await settle(world)
-    assert globals_of(client) == [1]
-    assert client.ends == []
-    world.append(1, [b"2"])
+    assert (globals_of(client), scan._later is None) == ([1], False)
+    if comes:
+        assert world.logs[0].append(batch)
+        world.sync(0)
+        scan._look_again()
+    else:
+        world.lost.add(batch.digest)
+        scan._look_again()
     await settle(world)
-    assert client.ends == [None]
-    assert not any(world.wakers.values())
-
-
-async def test_a_horizon_that_is_committed_and_does_not_show_yet_ends_the_scan() -> None:
-    """All was committed when it went on here, and idle partitions' watermarks follow without a word: it stood still."""
-    world, client = World(2), Client()
-    world.append(0, [b"1"])
-    world.append(1, [b"2"])
-    world.applied = {0: 1, 1: 2}
-    begin(world, client, partitions=[0], through=2, level=Level.APPLIED)
-    await settle(world)
-    assert globals_of(client) == [1]
-    assert client.ends == []
-    world.applied[0] = 2
-    world.wake(ORDERED)
-    await settle(world)
-    assert client.ends == [None]
-    assert not any(world.wakers.values())
+    assert globals_of(client) == ([1, 2, 3] if comes else [1])
+    assert [type(end) for end in client.ends] == ([type(None)] if comes else [DamagedBatch])
+    assert not any("voids" in header for header in client.of(Kind.BATCHES) + client.of(Kind.END))
 
 
 @pytest.mark.parametrize("written_since", [False, True])

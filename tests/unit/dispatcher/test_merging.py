@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from dispatcher.reading.merging import Merge, Picked, Run, Window
+from dispatcher.reading.merging import Lost, Merge, Picked, Run, Window
 from logboom.errors import CorruptData
-from logboom.types import PartitionId
+from logboom.types import PartitionId, PartitionLogIndex
 from partitions.log.chunks import Place
 from partitions.log.committed import NOWHERE_SEGMENT
+from partitions.log.reading import DamagedBatch
 
 A, B = PartitionId(0), PartitionId(1)
 
@@ -24,9 +25,13 @@ class Log:
 
     def __init__(self, *places: Place) -> None:
         self.places = list(places)
+        self.lost: dict[int, DamagedBatch] = {}
 
     def place(self, position: int) -> Place | None:
         return self.places[position] if position < len(self.places) else None
+
+    def lost_at(self, position: int) -> DamagedBatch | None:
+        return self.lost.get(position)
 
 
 def picked(window: Window | None) -> list[int]:
@@ -63,6 +68,22 @@ def test_what_is_void_is_counted_and_stepped_over_and_what_has_turned_up_is_not(
     log.places[1] = place(2)  # it had been looked at as one that is nowhere
     assert picked(merge.plan(horizon=9, bytes_max=100, segments_max=9)) == [2, 4, 5]
     assert merge.voids == 1
+
+
+def test_what_is_neither_here_nor_void_is_stepped_over_by_nobody() -> None:
+    digest, last = bytes(16), PartitionLogIndex(2)
+    log = Log(place(1), place(2, segment=NOWHERE_SEGMENT), place(3))
+    log.lost[1] = DamagedBatch("lost", last_index=last, digest=digest, segment=NOWHERE_SEGMENT, path="", offset=0)
+    merge = Merge({A: log}, {A: 0})
+    assert picked(merge.plan(horizon=9, bytes_max=100, segments_max=9)) == [1]
+    for _ in range(2):
+        with pytest.raises(Lost) as caught:
+            merge.plan(horizon=9, bytes_max=100, segments_max=9)
+        assert (caught.value.partition_id, caught.value.damage) == (A, log.lost[1])
+    log.lost.clear()
+    log.places[1] = place(2)
+    assert picked(merge.plan(horizon=9, bytes_max=100, segments_max=9)) == [2, 3]
+    assert merge.voids == 0
 
 
 @pytest.mark.parametrize("again", [2, 1])

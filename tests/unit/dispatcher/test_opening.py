@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,12 +15,14 @@ from chaos.sim.disk import SimDisk
 from dispatcher.barriers.stability import Stability
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.presence import Presence
-from logboom.errors import Unavailable
+from dispatcher.pipeline.voiding import Voiding
+from logboom.errors import LogboomError, Unavailable
 from logboom.types import NO_DIGEST, DurabilityMode, NodeId, PartitionId
 from partitions.log.batch import Batch
 from raftlog.entries.entry import Route
 from raftlog.entries.lifecycle import Change
 from raftlog.links.lacks import Lack
+from tests.unit.dispatcher.barrier_desk import Desk
 from tests.unit.dispatcher.stage import KV, Stage
 from tests.unit.partitions.batches import P, make
 from tests.unit.partitions.compaction_world import open_log, raw
@@ -41,6 +44,10 @@ class Slow(Stage):
         """By an earlier process."""
         self.ends: list[PartitionId] = []
         self.failures: list[BaseException] = []
+        self.logs, self.state = self.rooms.logs, 0
+        self.raft.mending = SimpleNamespace(hole_committed=lambda _: None)
+        self.rebuilding = SimpleNamespace(is_remaking=lambda _: False)
+        self.voiding = Voiding(cast(Any, self))
         self.raft.fatal = self.failures.append
         self.payloads = PartitionPayloads(self.rooms.logs, lambda _: None, self.partitioning.is_gone)
         self.batch = make(1, NO_DIGEST, [b"x"])
@@ -63,6 +70,12 @@ class Slow(Stage):
 
     def ended(self, partition_id: PartitionId) -> None:
         self.ends.append(partition_id)
+
+    def opened(self, partition_id: PartitionId) -> None:
+        self.workers[partition_id] = SimpleNamespace(applied_index=self.state, secured=lambda _: True)
+
+    def look_again(self, partition_id: PartitionId) -> None:
+        self.voiding.look_again(partition_id)
 
 
 def commit(node: Slow, batch: Batch) -> None:
@@ -94,12 +107,15 @@ class Behind(Slow):
         self.stability = Stability(node_id=ME, members=[ME, OTHER, THIRD], partitions=[])
         self._touched, self._unsynced = set[PartitionId](), set[PartitionId]()
         self._settle_soon = lambda: None
+        nobody: Any = SimpleNamespace(ended=lambda *_: None, remove=lambda _: None, look_again=lambda _: None)
+        self.snapshots = SimpleNamespace(taking=nobody)
+        self.barriers, self.watermarks, self.voiding = nobody, nobody, nobody
 
     def log_opened(self, partition_id: PartitionId) -> None:
         Presence.log_opened(cast(Any, self), partition_id)
 
-    def never_opened(self, partition_id: PartitionId) -> None:
-        Presence.never_opened(cast(Any, self), partition_id)
+    def forgotten(self, partition_id: PartitionId) -> None:
+        Presence.forgotten(cast(Any, self), partition_id)
 
 
 @pytest.mark.parametrize("by_a_snapshot", [False, True])
@@ -173,7 +189,7 @@ def test_one_that_is_destroyed_while_its_machine_opens_ends_when_that_is_open() 
 
 async def test_until_then_its_files_stay() -> None:
     node = Slow()
-    node.rebuilding = SimpleNamespace(works_on=lambda _: False)
+    node.rebuilding.works_on = lambda _: False
     node.created()
     node.destroyed()
     await node.partitioning.forget(node.parent.lifecycle)
@@ -187,6 +203,109 @@ def test_one_that_is_destroyed_while_its_log_opens_gets_no_machine() -> None:
     node.jobs.pop(0)()
     assert (node.threads, len(node.partitioning.opening)) == ([], 0)
     assert P in node.rooms.logs, "for whoever has not come so far"
+
+
+def hole(node: Slow) -> None:
+    """Nobody has what is committed of it."""
+    store = node.rooms.logs[P]
+    assert store.concede(node.batch.last_index, node.batch.digest)
+    commit(node, node.batch)
+    node.voiding.hole_committed(node.route)
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_what_nobody_has_holds_it_up_until_it_is_known_what_its_state_has(*, has: bool) -> None:
+    """It counted as applied: others had, and once the journal began behind it a start took it for void."""
+    node = Slow()
+    node.created()
+    hole(node)
+    store = node.rooms.logs[P]
+    assert (store.durable_index, store.hole is None) == (0, False)
+    node.state = node.batch.last_index if has else 0
+    node.opens()
+    assert (store.durable_index == node.batch.last_index, store.hole is None) == (has, has)
+
+
+def test_of_one_that_is_destroyed_before_it_was_open_it_holds_up_nothing() -> None:
+    node = Slow()
+    node.created()
+    node.destroyed()
+    hole(node)
+    assert node.rooms.logs[P].hole is None
+
+
+def test_one_that_does_not_open_where_others_are_led_from_can_be_destroyed() -> None:
+    """It was being opened, said whoever led, as long as a call of its machine did not return."""
+    node = Slow()
+    node.partitioning.opening.open(PartitionId(P + 1), KV)
+    with pytest.raises(LogboomError):
+        node.partitioning.destroy(PartitionId(P + 1), node.told.append)  # its creation is not committed
+    node.created()
+    node.partitioning.destroy(P, node.told.append)
+    node.commit()
+    assert (node.told, node.partitioning.is_gone(P)) == ([P], True)
+
+
+class Heard(Presence):
+    """As much of it as has heard of a partition that is not open here."""
+
+    def __init__(self) -> None:
+        desk, self.forgot = Desk(), list[PartitionId]()
+        taking = SimpleNamespace(ended=self.forgot.append)
+        self.snapshots, self.voiding = cast(Any, SimpleNamespace(taking=taking)), cast(Any, taking)
+        self.partitioning = cast(Any, SimpleNamespace(is_gone=lambda _: False))
+        self.watermarks, self.barriers = desk.watermarks, desk.barriers
+        self.stability = Stability(node_id=NodeId("n1"), members=[NodeId("n1"), NodeId("n2")], partitions=[])
+        self._unsynced, self._touched = {P}, {P}
+        section = SimpleNamespace(partition_id=P, applied_index=7)
+        self.snapshot_shown(cast(Any, SimpleNamespace(partitions=[section], global_index=9)))
+        self.stability.early(NodeId("n2"), P, 7)
+
+    @property
+    def known(self) -> list[Any]:
+        heard = (self.watermarks._snapshot, self.barriers._snapshotted, self.stability._early)
+        return [each for each in (*heard, self._unsynced, self._touched) if P in each]
+
+    def _progress_of(self, _: PartitionId) -> Any: ...
+
+    def _settle_soon(self) -> None: ...
+
+
+def test_one_that_is_destroyed_before_it_was_open_leaves_nothing_behind() -> None:
+    node, heard = Slow(), Heard()
+    node.forgotten = heard.forgotten  # type: ignore[method-assign]
+    node.left = True
+    assert len(heard.known) == 5
+    node.created()
+    assert node.partitioning.opening.may_have_state(P)
+    node.destroyed()
+    assert (heard.known, heard.forgot) == ([], [P, P])
+    assert not node.partitioning.opening.may_have_state(P), "whoever asks is told that it has nothing"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_disk_that_does_not_say_what_is_there_ends_the_node(
+    monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    """Tried again in a timer nobody heard of it: it was never opened, and nothing ordered behind it came."""
+
+    def untouched(_: PartitionId) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    node, later = Slow(), list[Callable[[], None]]()
+    node.rooms.untouched = untouched
+    node.files = lambda _: "none are left" if waits else None
+    monkeypatch.setattr(
+        asyncio.get_running_loop(), "call_later", lambda _, job, *what: later.append(lambda: job(*what))
+    )
+    node.created()
+    if waits:
+        assert (node.failures, len(node.partitioning.opening)) == ([], 1)
+        node.files = lambda _: None
+        later.pop()()
+    assert ([type(error) for error in node.failures], len(node.partitioning.opening)) == ([OSError], 0)
+    with pytest.raises(OSError, match="Input/output"):
+        await node.partitioning.opening.log_of(P, KV)
 
 
 def test_a_log_that_cannot_be_opened_ends_the_node() -> None:
@@ -224,6 +343,5 @@ async def test_what_an_earlier_process_may_have_applied_nobody_knows_before_it_i
     node.created()
     assert payloads.lack(node.route) is said
     node.opens()
-    node.workers[P] = SimpleNamespace(secured=lambda _: True)
-    node.rebuilding = SimpleNamespace(fenced=lambda _: False)
+    node.rebuilding.fenced = lambda _: False
     assert payloads.lack(node.route) is Lack.APPLIED

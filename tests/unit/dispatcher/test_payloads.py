@@ -238,3 +238,15 @@ def test_what_a_full_link_did_not_take_is_sent_later_and_what_it_took_is_not_sen
     wire.room = None
     feeds.pump(term=1, settled=False)
     assert wire.bodies[10:] == [each.digest for each in (*routes[:4], *routes[7:])]
+
+
+def test_what_nobody_had_of_any_partition_is_named_as_the_log_knows_it() -> None:
+    logs: Any = {
+        GONE: SimpleNamespace(lost=list),
+        NOT_YET: SimpleNamespace(lost=lambda: [(3, bytes(16)), (9, b"d" * 16)]),
+    }
+    routes = PartitionPayloads(logs, lambda _: None).lost()
+    assert [(each.partition_id, each.last_index, each.digest) for each in routes] == [
+        (NOT_YET, 3, bytes(16)),
+        (NOT_YET, 9, b"d" * 16),
+    ]

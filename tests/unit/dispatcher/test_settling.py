@@ -72,6 +72,7 @@ def test_what_is_destroyed_before_it_was_looked_at_is_forgotten() -> None:
     ends = MagicMock(
         workers=pipeline.workers, logs=pipeline.logs, _touched=pipeline._touched, _unsynced=pipeline._unsynced
     )
+    ends.forgotten = partial(Presence.forgotten, ends)
     Presence.ended(ends, ONE)
     Pipeline._settle(pipeline)
     assert pipeline._unsynced == set()

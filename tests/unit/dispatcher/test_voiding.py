@@ -26,10 +26,14 @@ P, DIGEST = PartitionId(3), b"d" * 32
 async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing() -> None:
     """Sealed and not proposed, the batch was refused by all when somebody brought it: its partition stayed lost."""
     sealed: list[bytes] = []
+    asked: list[bool] = []
     raft = SimpleNamespace(
         admits=True,
         engine=SimpleNamespace(term=7),
-        repair=SimpleNamespace(seals=Seals(lambda digest, _: sealed.append(digest))),
+        repair=SimpleNamespace(
+            seals=Seals(lambda digest, _: sealed.append(digest)),
+            ask_all=lambda _, *, void: asked.append(void),
+        ),
         propose_control=lambda _: pytest.fail("proposed"),
     )
     voiding: Any = Voiding(SimpleNamespace(raft=raft))  # type: ignore[arg-type]
@@ -45,6 +49,7 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     with pytest.raises(NotLeader):
         await voiding.void(P, 4, yes=True, deadline=0.0)
     assert sealed == []
+    assert asked == [False], "nor do others keep their seals"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_
     voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
     with pytest.raises(InvalidRequest, match=said):
         await voiding.void(P, 4, yes=yes, deadline=0.0)
-    assert (asked, found, DIGEST in seals) == ([yes], renewed, False)
+    assert (asked, found, DIGEST in seals) == ([True, False] if yes else [False], renewed, False)
 
 
 class Covered(World):
@@ -148,7 +153,7 @@ class Node:
         self.stepped_over: list[bytes] = []
         self.remaking = False
         self.workers: dict[PartitionId, Any] = {} if worker is None else {P: worker}
-        store = SimpleNamespace(void=lambda _, digest: self.stepped_over.append(digest))
+        store = SimpleNamespace(void=lambda _, digest: self.stepped_over.append(digest), hole=None)
         pipeline = SimpleNamespace(
             logs={P: store},
             workers=self.workers,

@@ -28,11 +28,11 @@ def commit(log: PartitionLog, batches: list[Batch], *, after: int = 0) -> None:
         log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
 
 
-def with_hole() -> tuple[SimDisk, PartitionLog, list[Batch]]:
+def with_hole(*gone: int) -> tuple[SimDisk, PartitionLog, list[Batch]]:
     disk, batches = SimDisk(random.Random(1)), chain(7)
     log = open_log(disk)
     for number, batch in enumerate(batches):
-        if number == GONE:
+        if number in (gone or (GONE,)):
             assert log.concede(batch.last_index, batch.digest)
         else:
             log.append(batch)
@@ -153,6 +153,58 @@ def test_places_tell_a_later_start_what_is_void() -> None:
     again = open_log(disk, LogBase(last.last_index, last.digest, 7))  # type: ignore[arg-type]
     read_over(again, batches)
     assert again.first_available_index == 1, "no segment was taken for removed"
+
+
+def excused_and_opened_again(*gone: int) -> tuple[SimDisk, PartitionLog, list[Batch]]:
+    """This node's state has what they did: the journal begins behind them."""
+    disk, log, batches = with_hole(*gone)
+    for number in gone:
+        log.excuse(batches[number].last_index)
+    log.save_places(log.committed_index)()
+    log.close()
+    last = batches[-1]
+    return disk, open_log(disk, LogBase(last.last_index, last.digest, 7)), batches  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gone", [(2,), (0,), (6,), (2, 3), (0, 1), (1, 4, 6)])
+def test_places_tell_a_later_start_of_what_nobody_has_that_it_is_not_void(gone: tuple[int, ...]) -> None:
+    """It was void there: readers passed over what had taken effect, and a copy that turned up was refused."""
+    _, again, batches = excused_and_opened_again(*gone)
+    assert again.lost() == [(batches[number].last_index, batches[number].digest) for number in gone]
+    assert again.first_available_index == 1, "no segment was taken for removed"
+    for number in gone:
+        batch = batches[number]
+        before = batch.header.first_index - 1
+        assert again.is_hole(batch.last_index, batch.digest)
+        assert again.void_behind(before) is None
+        with pytest.raises(DamagedBatch):
+            digests(again, before)
+        assert again.append(batch)
+        flush(again)
+        assert digests(again, before)[0] == batch.digest
+    assert digests(again) == [each.digest for each in batches]
+
+
+def test_it_may_be_declared_void_and_lost_again_over_any_number_of_starts() -> None:
+    disk, again, batches = excused_and_opened_again(GONE)
+    gone, last = batches[GONE], batches[-1]
+    again.save_places(last.last_index)()
+    again.close()
+    base = LogBase(last.last_index, last.digest, 7)  # type: ignore[arg-type]
+    third = open_log(disk, base)
+    assert third.is_lost(gone.last_index, gone.digest)
+    moved = third.moved
+    third.void(gone.last_index, gone.digest)
+    assert third.moved > moved, "places are saved anew"
+    third.save_places(last.last_index)()
+    third.close()
+    read_over(open_log(disk, base), batches)
+
+
+def test_a_log_of_which_nobody_has_anything_begins_behind_that() -> None:
+    _, again, batches = excused_and_opened_again(*range(7))
+    assert again.first_available_index == batches[-1].last_index + 1
+    assert again.lost() == []
 
 
 def test_segments_in_front_of_a_void_are_compacted_like_any() -> None:

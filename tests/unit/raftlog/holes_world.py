@@ -33,6 +33,9 @@ class Payloads:
         self.covered = False
         self.destroyed = False
         self.unreadable: dict[int, Exception] = {}
+        self.below: list[Route] = []
+        """Of before the journal's base, that nobody had."""
+        self.received: list[memoryview] = []
 
     def holds(self, each: Route) -> bool:
         return each.last_index in self.held
@@ -41,6 +44,9 @@ class Payloads:
         if each.last_index in self.unreadable:
             raise self.unreadable[each.last_index]
         return b"%d" % each.last_index
+
+    def receive(self, raw: memoryview) -> None:
+        self.received.append(raw)
 
     def lack(self, each: Route) -> Lack:
         return self.why
@@ -53,6 +59,9 @@ class Payloads:
             return False
         self.holes.add(each.digest)
         return True
+
+    def lost(self) -> list[Route]:
+        return self.below
 
     def is_hole(self, each: Route) -> bool:
         return each.digest in self.holes

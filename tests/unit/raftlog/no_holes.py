@@ -15,6 +15,9 @@ class NoHoles:
     def is_hole(self, route: Route) -> bool:
         return False
 
+    def lost(self) -> list[Route]:
+        return []
+
     def ended(self, route: Route) -> bool:
         return False
 

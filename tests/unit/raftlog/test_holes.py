@@ -11,6 +11,7 @@ import pytest
 from logboom.errors import CorruptData
 from logboom.types import NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Frame, Kind
+from raftlog.core import RaftLog
 from raftlog.entries.entry import ROUTE, ROUTE_BYTES, pack_control
 from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack, pack, unpack
@@ -152,6 +153,28 @@ def test_a_seal_ends_with_its_term_on_a_node_that_misses_nothing(world: World) -
     assert world.payloads.sealed == {route(9).digest}, "it was sealed in this term"
 
 
+def test_what_the_leader_gives_and_asks_no_void_for_is_taken_again(world: World) -> None:
+    """It turned up there; the question that takes the seal off was lost: nothing else did before a new term."""
+    body, sealed = memoryview(ROUTE.pack(*route(5))), world.payloads.sealed
+    leader = World()
+    leader.standing = Standing(4, A, True)
+    leader.payloads.held = {5}
+    with leader.repair.seals.asking(route(5).digest):
+        leader.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 1}, body))
+    leader.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 2}, body))
+    leader.repair.seals.put(route(5).digest, on=True)
+    leader.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3}, body))
+    meanwhile, given, proposed = (header for _, _, header, _ in leader.sent)
+
+    world.repair.on_frame(A, Frame(Kind.FETCH, 0, {"term": 4, "asked": 3, "void": True}, body))
+    for peer, header in [(A, meanwhile), (A, proposed), (A, {**given, "term": 3}), (B, given), (A, {})]:
+        world.repair.on_frame(peer, Frame(Kind.FETCHED, 0, header, memoryview(b"5")))
+        assert sealed == {route(5).digest}
+    world.repair.on_frame(A, Frame(Kind.FETCHED, 0, given, memoryview(b"5")))
+    assert not sealed
+    assert [bytes(raw) for raw in world.payloads.received] == [b"5"] * 6, "the seal is looked at behind this"
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), CorruptData("partition 0 is not here")])
 def test_what_cannot_be_read_keeps_nobody_from_the_rest(world: World, error: Exception) -> None:
     """The same sixteen were asked for again and again: none of them was given, and none was answered."""
@@ -260,6 +283,21 @@ def test_a_start_needs_no_proof_for_what_its_journal_declares_void(world: World)
     found = recover(world.journal, world.payloads, SimpleNamespace(flush=lambda: None))  # type: ignore[arg-type]
     assert [wanted.route.last_index for wanted in found.missing] == [6]
     assert world.payloads.holes == {route(5).digest}
+
+
+def test_what_nobody_had_below_the_base_is_asked_for_from_the_start_on_and_holds_up_nothing(world: World) -> None:
+    """Nobody would have asked for it any more, and no operator could have declared it void."""
+    world.payloads.held, world.payloads.below = {2, 3, 4, 5, 6}, [route(1)]
+    node: Any = SimpleNamespace(journal=world.journal, payloads=world.payloads, repair=world.repair)
+    node.group, node.engine = SimpleNamespace(flush=lambda: None), SimpleNamespace(may_lead=False)
+    RaftLog.recover(node)
+    assert (node.engine.may_lead, world.repair.blocked, world.repair.first_index) == (True, False, 1 << 62)
+    assert [each.last_index for each, _ in world.repair.lost()] == [1]
+    world.repair.work()
+    assert asked_for(world) == [1]
+    world.payloads.held.add(1)
+    assert world.repair.work()
+    assert not world.repair.lost()
 
 
 def test_a_hole_in_a_partition_that_is_destroyed_is_nobodys(world: World) -> None:

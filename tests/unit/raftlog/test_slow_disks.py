@@ -15,7 +15,9 @@ from logboom.types import KIB, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Kind
 from raftlog.entries.entry import Route, pack_routes
 from raftlog.links.feed import CHUNK_ROUTES, STEPS, Feeds
+from raftlog.links.lacks import Lack
 from raftlog.repair.needs import MENDS_S, Needs
+from tests.unit.raftlog import holes_world
 from tests.unit.raftlog.cluster import Cluster, SimNode
 
 BATCH = 64
@@ -212,12 +214,34 @@ def test_what_it_is_to_get_again_does_not_count_twice() -> None:
 def test_whoever_mends_something_is_fed_all_the_same() -> None:
     """It acknowledges nothing behind what it lacks: what is to be done about that may lie in front of it for ever."""
     world, most = World(MOST), MOST // BATCH
-    world.needs.fetched(PEER)
+    world.needs.fetched(PEER, {})
     world.write(3 * most)
     assert (world.feeds.state(PEER), world.sent) == ("live", 3 * most)
     world.now += MENDS_S
     world.write(1)
     assert (world.feeds.state(PEER), world.sent) == ("catching_up", 3 * most)
-    world.needs.fetched(PEER)
+    world.needs.fetched(PEER, {})
     world.pump()
     assert (world.feeds.state(PEER), world.sent) == ("live", 3 * most + 1)
+
+
+@pytest.mark.parametrize(
+    ("committed", "told", "fed"), [(True, False, False), (False, False, True), (False, True, False)]
+)
+def test_whoever_acknowledges_what_it_gets_is_not_fed_without_end(*, committed: bool, told: bool, fed: bool) -> None:
+    """A hole is asked for until it is void: it took all into its memory as long as there was one."""
+    follower = holes_world.World()
+    follower.misses(5, committed=committed)
+    for node in (holes_world.A, holes_world.B):
+        follower.say(node, Lack.ABSENT)
+    if told:
+        follower.say(holes_world.A, Lack.LOST)
+    follower.repair.work()
+    follower.now += 1
+    follower.repair.work()
+    kind, header = follower.sent[-1][1:3]
+    assert kind is Kind.FETCH
+    world, most = World(MOST), MOST // BATCH
+    world.needs.fetched(PEER, header)
+    world.write(3 * most)
+    assert world.sent == (3 * most if fed else most)
