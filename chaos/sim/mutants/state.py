@@ -13,7 +13,7 @@ MUTANTS: Final = (
         "cas-blind",
         "A value is swapped for another, whatever it was (LinearizableRead).",
         ("LinearizableRead", "CursorMonotonic"),
-        (Edit(APPLY + "_cas", "if view.get(key) != expected:", "if False:"),),
+        (Edit(APPLY + "_cas", 'if view.get(key, len(expected or b"")) != expected:', "if False:"),),
         needs="kv_partitions",
     ),
     Mutant(

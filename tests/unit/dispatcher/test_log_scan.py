@@ -30,7 +30,7 @@ from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
 from partitions.log.reading import DamagedBatch
 from tests.unit.dispatcher.log_scan_world import batches, begin, globals_of, mixed, settle
-from tests.unit.dispatcher.reading_world import ORDERED, SETTINGS, Client, World
+from tests.unit.dispatcher.reading_world import SETTINGS, Client, World
 
 
 async def until(world: World, holds: Callable[[], Any]) -> None:
