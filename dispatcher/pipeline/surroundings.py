@@ -101,6 +101,10 @@ class Surroundings(Protocol):
         """A partition that was created is open in its room: from now on it is served."""
         ...
 
+    def ended(self, partition_id: PartitionId) -> None:
+        """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""
+        ...
+
     def forgotten(self, partition_id: PartitionId) -> None:
         """One that was not open yet is gone."""
         ...
