@@ -19,7 +19,7 @@ from raftlog.journal.membership import Membership, Rejoining
 from raftlog.links.directories import FEW_VOTERS
 from server.directory.agreement import member_of
 from server.directory.data_dir import DataDir
-from server.directory.directories import DIRECTORIES, own_id
+from server.directory.directories import DIRECTORIES, own_id, refuse_former
 from server.directory.install import Intent, install_logs
 from server.directory.manifest import Manifest
 from server.directory.partitions import PartitionRooms, begun_in, changes_in, created_in, ordered_in
@@ -51,6 +51,7 @@ class Opened:
             disk=disk,
             manifest=manifest,
         )
+        refuse_former(disk, self.data_dir.path)
         self._memory = Memory(disk, self.data_dir.path, self._world.rng.randbytes)
         self.journal, self._token = open_journal(
             self._open_journal,
