@@ -18,6 +18,7 @@ from logboom.errors import WrongNode
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind, encode
 from ports.net import Connection, ConnectionLimits
+from raftlog.entries.configuration import Configuration, Role, Seat
 from raftlog.links import dialling
 from raftlog.links.directories import Directories
 from server.world.addresses import names_in
@@ -131,6 +132,28 @@ class TestPeers:
         told = [each["error"] for each in lines if each["event"] == "peer_refused"]
         assert len(told) == 1, "the one side says it, and not each time"
         assert "is 'n9', expected 'n2'" in told[0]
+
+    async def test_who_has_the_smaller_id_is_called_at_once_where_there_was_a_link(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without its disk it may know of nobody to call, and would begin another cluster (docs/decisions/0031)."""
+        monkeypatch.setattr(dialling, "CALL_BACK_S", 0.0)
+        events = Events()
+        async with contextlib.AsyncExitStack() as ends:
+            first = links_of("n1", Events())
+            n9 = links_of("n9", events, peer_address=(address := await first.start("127.0.0.1:0")))
+            ends.push_async_callback(n9.close)
+            seats = [Seat(NodeId(node), f"{node}:1", f"{node}:2", Role.VOTER) for node in ("n1", "n2", "n9")]
+            there = {NodeId("n9"): await n9.start("127.0.0.1:0")}
+            first.set_members(there, current=Configuration(tuple(seats), index=1), settled=True, guests=())
+            await until(lambda: "n1" in events.ups)
+            monkeypatch.setattr(dialling, "CALL_BACK_S", 3600.0)
+            await first.close()
+            before = events.ups.count("n1")
+            again = links_of("n1", Events())  # it does not find n9
+            ends.push_async_callback(again.close)
+            await again.start(address)
+            await until(lambda: events.ups.count("n1") > before)
 
     @pytest.mark.parametrize("who", ["somebody who says nothing", "n9"])
     async def test_who_has_moved_calls_though_somebody_answers_at_its_old_address(
