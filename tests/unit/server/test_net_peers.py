@@ -18,7 +18,6 @@ from logboom.errors import WrongNode
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind, encode
 from ports.net import Connection, ConnectionLimits
-from raftlog.entries.configuration import Configuration, Role, Seat
 from raftlog.links import dialling
 from raftlog.links.directories import Directories
 from server.world.addresses import names_in
@@ -138,22 +137,20 @@ class TestPeers:
     ) -> None:
         """Without its disk it may know of nobody to call, and would begin another cluster (docs/decisions/0031)."""
         monkeypatch.setattr(dialling, "CALL_BACK_S", 0.0)
-        events = Events()
+        events, network = Events(), Dials(clock=OsClock(), on_fatal=lambda _: None)
         async with contextlib.AsyncExitStack() as ends:
-            first = links_of("n1", Events())
-            n9 = links_of("n9", events, peer_address=(address := await first.start("127.0.0.1:0")))
+            n1 = links_of("n1", Events())
+            ends.push_async_callback(n1.close)
+            n9 = links_of("n9", events, network=network)
+            n9.addresses = {NodeId("n1"): await n1.start("127.0.0.1:0")}
             ends.push_async_callback(n9.close)
-            seats = [Seat(NodeId(node), f"{node}:1", f"{node}:2", Role.VOTER) for node in ("n1", "n2", "n9")]
-            there = {NodeId("n9"): await n9.start("127.0.0.1:0")}
-            first.set_members(there, current=Configuration(tuple(seats), index=1), settled=True, guests=())
+            await n9.start("127.0.0.1:0")
             await until(lambda: "n1" in events.ups)
             monkeypatch.setattr(dialling, "CALL_BACK_S", 3600.0)
-            await first.close()
-            before = events.ups.count("n1")
-            again = links_of("n1", Events())  # it does not find n9
-            ends.push_async_callback(again.close)
-            await again.start(address)
-            await until(lambda: events.ups.count("n1") > before)
+            await n1.close()
+            await until(lambda: "-n1" in events.ups)
+            count = network.count
+            await until(lambda: network.count > count + 1)
 
     @pytest.mark.parametrize("who", ["somebody who says nothing", "n9"])
     async def test_who_has_moved_calls_though_somebody_answers_at_its_old_address(
