@@ -144,6 +144,7 @@ class RaftLog:
         """Listen for peers and begin to tick; returns the bound address."""
         self.turns.begin()
         address = await self.links.start(peer_address)
+        self.engine.listens()
         self.turns.tick_later()
         return address
 

@@ -18,11 +18,12 @@ from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership, Rejoining
 from raftlog.links.directories import FEW_VOTERS
 from server.directory.agreement import member_of
+from server.directory.changes import begun_in, changes_in, created_in, ordered_in
 from server.directory.data_dir import DataDir
-from server.directory.directories import DIRECTORIES, own_id
+from server.directory.directories import DIRECTORIES, own_id, refuse_former
 from server.directory.install import Intent, install_logs
 from server.directory.manifest import Manifest
-from server.directory.partitions import PartitionRooms, begun_in, changes_in, created_in, ordered_in
+from server.directory.partitions import PartitionRooms
 from server.directory.rejoin import NO_MAJORITY, Memory, open_journal
 from server.directory.remembered import check_remembered
 from server.directory.shares import apply_share, log_share
@@ -51,6 +52,7 @@ class Opened:
             disk=disk,
             manifest=manifest,
         )
+        refuse_former(disk, self.data_dir.path)
         self._memory = Memory(disk, self.data_dir.path, self._world.rng.randbytes)
         self.journal, self._token = open_journal(
             self._open_journal,
@@ -69,6 +71,7 @@ class Opened:
         self.membership = self._membership()
         begun = self.data_dir.manifest
         manifest = msgspec.structs.replace(manifest, members=begun.members, voids=begun.voids, lineage=begun.lineage)
+        self.rooms = PartitionRooms(settings=settings, world=world, data_dir=self.data_dir, sets=self.sets, fatal=fatal)
         self._check_begin()
         if self.data_dir.manifest != manifest:
             self.data_dir.manifest.check_partitions(manifest, self._used())
@@ -136,10 +139,20 @@ class Opened:
             )
 
     def _check_begin(self) -> None:
-        """The log and the settings agree on the partitions that the cluster began with."""
-        partitions = self._settings.cluster.partitions
-        said = [self.parent.lifecycle.begins_with(partitions), *begun_in(self.journal)]
-        for begun in said:
+        """The log and the settings agree on the partitions that the cluster began with.
+
+        As far as the log is known to be committed: this node may have been the only one that was asked to create a
+        partition, and the others begin with what the settings say now. What comes to be committed all the same ends
+        the node where it is handed up (``Partitioning.check_begun``).
+        """
+        partitions, alone = self._settings.cluster.partitions, self.membership.current.voters == (self._node_id,)
+        settled = sum(kind.count for kind in self.data_dir.manifest.partitions)
+        said = begun_in(
+            self.journal,
+            committed=alone and self._token is None,
+            opened=lambda partition: partition >= settled and not self.rooms.untouched(partition),
+        )
+        for begun in (self.parent.lifecycle.begins_with(partitions), *sorted(said)):
             if begun != partitions:
                 raise wrong_begin(begun, partitions)
 
@@ -147,7 +160,11 @@ class Opened:
         """Partitions of the settings that something was ordered for, committed or not."""
         if self._token is not None:  # the journal cannot tell
             return set(range(sum(kind.count for kind in self.data_dir.manifest.partitions)))
-        created = {*self.parent.lifecycle.created, *(c.partition_id for c in changes_in(self.journal) if c.kind)}
+        begun, changes = self._settings.cluster.partitions, changes_in(self.journal)
+        created = {
+            *self.parent.lifecycle.created,
+            *(change.partition_id for change in changes if change.kind is not None and change.begun == begun),
+        }
         return {int(p) for p in {*self.parent.tails, *ordered_in(self.journal)} - created}
 
     def _install_logs(self, global_index: GlobalLogIndex | None) -> SetMeta | None:
@@ -181,11 +198,8 @@ class Opened:
     def _open_partitions(self, installing: SetMeta | None) -> None:
         """Those that live where the journal begins, and those created since of which something is here."""
         cluster, lifecycle = self._settings.cluster, self.parent.lifecycle
-        self.rooms = PartitionRooms(
-            settings=self._settings, world=self._world, data_dir=self.data_dir, sets=self.sets, fatal=self._fatal
-        )
         kinds = {p: kind_of(cluster, lifecycle, p) for p in lifecycle.ids(cluster.partitions)}
-        kinds |= created_in(self.journal, untouched=self.rooms.untouched)
+        kinds |= created_in(self.journal, begun=cluster.partitions, untouched=self.rooms.untouched)
         self.rooms.remove_gone(self.parent)
         self.rooms.open_all(
             self.parent,

@@ -60,8 +60,12 @@ def add(target: Target, member: str, learner: bool, no_wait: bool, output: str) 
     with target.connect() as client:
         with in_doubt(f"{name} may have been taken in, or may be yet: `logboom members list` says; {_undone(name)}"):
             found = client.add_member(name, peer_address=peer, client_address=client_address, learner=learner)
-        if learner or no_wait:
+        other = _other_role(found, name, learner=learner)
+        if other or learner or no_wait:
             _print(found, output)
+            if other:
+                talk(f"logboom: {other}")
+                sys.exit(EXIT_NOT_DONE)
         else:
             story = f"{name} is taken in, and votes as soon as it has caught up, if it runs; {_undone(name)}"
             with in_doubt(story, done=True):
@@ -139,6 +143,17 @@ def transfer(target: Target, to: str | None, output: str) -> None:
 
 def _undone(node: str) -> str:
     return f"`logboom members remove {node}` takes it out again, for good: its id is not used after that"
+
+
+def _other_role(found: dict[str, Any], node: str, *, learner: bool) -> str:
+    """Why it stays what it was already, and is not what was asked for. Empty: it is that, or will be."""
+    role = next((each["role"] for each in found["members"] if each["id"] == node), None)
+    if role == "learner" and not learner:
+        return f"{node} is a learner already, and stays one: `logboom members promote {node}` makes it a voter"
+    if role in ("voter", "joining") and learner:
+        votes = "votes already" if role == "voter" else "was taken in already, and votes once it has caught up"
+        return f"{node} {votes}: nothing makes it a learner but to remove it, and to add it with another id"
+    return ""
 
 
 def _left_without(node: str, found: dict[str, Any]) -> tuple[str, bool]:

@@ -11,6 +11,10 @@ from raftlog.engine.stock import CANDIDATE, FOLLOWER, Given, Peer
 
 GIVE_WAY: Final = 2
 """Times the longest that others wait before they stand for election."""
+ALONE_S: Final = 0.6
+"""Before a node that knows of nobody else begins a cluster, once in that one's life.
+
+Longer than it takes others to call it: to them it may be a member that has lost its disk (docs/decisions/0031)."""
 
 
 class Elections(Quorums):
@@ -46,6 +50,13 @@ class Elections(Quorums):
         return None if self._missed else super().leader
 
     # -- standing for election
+
+    def listens(self) -> None:
+        """Others can call it from now on."""
+        begins = self.membership.current
+        if self.journal.last_index == 1 and begins.index == 1 and begins.voters == (self.membership.node_id,):
+            earliest = self.clock.monotonic() + ALONE_S
+            self._set("raftElectionDeadline", max(self._SyncObj__raftElectionDeadline, earliest))
 
     def _campaign_if_due(self, now: float) -> None:
         before, self._ticked = self._ticked, now

@@ -25,7 +25,10 @@ REDIAL_MIN_S = 0.05
 REDIAL_MAX_S = 0.2
 """Short: a node that comes back waits for whoever has to dial it."""
 CALL_BACK_S = 2.0
-"""Without a link for so long, the node with the larger id dials too: the other may not know of it yet."""
+"""Without a link for so long after its start, the node with the larger id dials too: the other may not know of it yet.
+
+Where there was a link it does so at once: who comes back without its disk, and was alone when the cluster began, calls
+nobody, and has to be told before it begins another one (``elections.ALONE_S``)."""
 
 
 class Link(ConnectionHandler, Protocol):
@@ -41,7 +44,7 @@ class Link(ConnectionHandler, Protocol):
 
 
 class Dialling:
-    """Of one node: a task per member. The node with the smaller id dials; the other only if that goes on for long."""
+    """Of one node: a task per member. The node with the smaller id dials; the other only where it may have to."""
 
     def __init__(
         self,
@@ -91,20 +94,22 @@ class Dialling:
     async def _keep_dialling(self, peer: NodeId, address: str) -> None:
         pause, refused = REDIAL_MIN_S, ""
         mine = self._node_id < peer
+        patient = not mine
         while True:
             if peer in self._links:
+                patient = False
                 since, refused = self._clock.monotonic(), ""
                 await self._links[peer].gone.wait()
                 if self._clock.monotonic() - since >= REDIAL_MAX_S:
                     pause = REDIAL_MIN_S
-                elif mine:  # it hung up at once, and will again: to it we may be nobody
+                else:  # it hung up at once, and will again: to it we may be nobody
                     await wait(pause * (0.5 + self._rng.random()))
                     pause = min(pause * 2, REDIAL_MAX_S)
                 continue
-            if not mine:
+            if patient:
+                patient = False
                 await wait(CALL_BACK_S)
-                if peer in self._links:
-                    continue
+                continue
             link = self._link_to(peer)
             try:
                 await self._call(peer, address, link)
@@ -123,8 +128,7 @@ class Dialling:
             except Exception as error:  # noqa: BLE001 - nobody waits for this task: it would never be called again
                 self._seldom.say(log.error, "dial_failed", peer=peer, exc_info=error)
                 link.abort()
-            if mine or peer in self._refusals:
-                await wait(self._refusals.pause(peer, pause) * (0.5 + self._rng.random()))
+            await wait(self._refusals.pause(peer, pause) * (0.5 + self._rng.random()))
             pause = min(pause * 2, self._refusals.most(peer, REDIAL_MAX_S))
 
     async def _call(self, peer: NodeId, address: str, link: Link) -> None:

@@ -19,7 +19,9 @@ from raftlog.links.marks import Marks
 DIRECTORY_BYTES: Final = REJOIN_TOKEN_BYTES
 """Who has lost its journal takes the token of that time for its directory's id: so the log knows it."""
 FEW_VOTERS: Final = 2
-"""With one or two no majority is without the one that has everything: an empty one does no harm, and is needed."""
+"""With one or two no majority is without the one that has everything: an empty one does no harm, and is needed.
+
+But for a *lone* one: by all that it has it alone votes, as it did when the cluster began, and asks nobody."""
 
 ROWS_MAX: Final = 8
 """Members that PEER_HELLO tells of all: nobody takes a long frame of whom he does not know yet."""
@@ -29,6 +31,12 @@ MET_MAX: Final = 2 * SEATS_MAX
 ALONE: Final = (
     "It alone votes, so it cannot be given back what it lacks: remove the data of the others to go on without that, or "
     "stop it, and go on with one of them (`logboom recover`)"
+)
+
+FORMER: Final = (
+    "It alone votes by what it has, which is from before others did: its disk was lost, or put back. The cluster goes "
+    "on with those, and what it has committed alone since is not in it. Move its data directory away, and start it "
+    "with an empty one"
 )
 
 Met = dict[NodeId, bytes]
@@ -47,16 +55,19 @@ class Directories:
         *,
         marks: Marks | None = None,
         behind: Callable[[str], None] = lambda _: None,
+        former: Callable[[str], None] = lambda _: None,
     ) -> None:
         """``keep`` makes a new ``own`` and ``met`` durable on return; may raise Unavailable.
 
         Without ``marks`` this node neither says how far its journal is, nor remembers others'. ``behind`` makes it so
         that this node has forgotten what it promised, durable on return, and has it start anew; may raise Unavailable.
+        ``former`` ends this node, and makes it so that no start goes on with its data; may raise Unavailable.
         """
         self.own = own
         self.met = met
         self.marks = marks
         self._behind = behind
+        self._former = former
         self._node_id = node_id
         self._keep = keep
         self.forget: Callable[[str], bool] = lambda _: False
@@ -82,11 +93,22 @@ class Directories:
         """
         ids = self._current.ids
         about = ids if len(ids) <= ROWS_MAX else [each for each in ids if each == peer]
-        met = [[each, self._known(each)] for each in about if self._counts(each) and self._known(each)]
-        said = {"directory": self.own, "met": met}
+        met = {each: known for each in about if (known := self._known(each))}
+        said = {
+            "directory": self.own,
+            "met": [[each, known] for each, known in met.items() if self._counts(each)],
+            "lone": self._is_lone,
+            "voters": len(self._current.voters),
+            "met_lone": [[each, known] for each, known in met.items() if not self._counts(each)],
+        }
         if self.marks is None:
             return said
-        return said | self.marks.fields([each for each in about if each not in linked and self.matters(each)])
+        apart = [each for each in about if each not in linked]
+        return (
+            said
+            | self.marks.fields([each for each in apart if self.matters(each)])
+            | {"heard_lone": self.marks.fields([each for each in apart if not self.matters(each)])["heard"]}
+        )
 
     def beat(self, *, rejoining: bool) -> dict[str, Any]:
         """Of PING."""
@@ -100,7 +122,8 @@ class Directories:
     def find_out(self, peer: NodeId, header: Mapping[str, Any]) -> None:
         """Who has met this node before its disk was lost knows more of its promises than it does. Raises WrongNode."""
         lineage = header.get("lineage", "")
-        if self._are_others(header) and isinstance(lineage, str) and self.forget(lineage):
+        others = self._are_others(header) or (self._is_lone and self._are_others(header, "met_lone"))
+        if others and isinstance(lineage, str) and self.forget(lineage):
             raise WrongNode(f"{peer} has met this node with another data directory: this one is empty, and begins anew")
 
     def check_own(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
@@ -119,14 +142,16 @@ class Directories:
 
         One with a newer configuration knows better what has become of it since. ``rejoining``: this node is about to.
         """
+        lone = self._is_lone_before(peer, header, theirs, mine)
         if not rejoining:
+            self._check_lone(peer, header, theirs, mine)
             self.check_own(peer, header, theirs, mine)
         self._check_own_age(peer, header, theirs, mine)
-        self._check_age(peer, header)
+        self._check_age(peer, header, lone=lone)
         directory, known = _directory(header.get("directory")), self._known(peer)
         if None in (directory, known) or directory == known or header.get("rejoining") is True:
             return
-        if self._counts(peer) and not _newer(theirs, mine):
+        if (self._counts(peer) or lone) and not _newer(theirs, mine):
             raise WrongNode(
                 f"{peer} has another data directory than when this node met it, and does not say that it has forgotten "
                 "what it promised. An empty one finds that out by itself and begins anew; one with data is from before "
@@ -136,9 +161,7 @@ class Directories:
 
     def _check_own_age(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
         """Raises WrongNode for a member that has heard more of this directory's journal than there is."""
-        knows = peer in self._current.ids or (
-            _newer(theirs, mine) and {peer, self._node_id} <= set(theirs.ids if theirs else ())
-        )
+        knows = peer in self._current.ids or self._has_both(peer, theirs, mine)
         if self.marks is None or not knows or not self.marks.lacks(self._node_id, self.own, header):
             return
         told = f"{peer} has heard more of this node's journal than there is: its disk was put back to an earlier one"
@@ -147,10 +170,44 @@ class Directories:
         self._behind(told)
         raise WrongNode(f"{told}. It begins anew")
 
-    def _check_age(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+    def _check_lone(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
+        """Raises WrongNode, and ends this node, if it leads alone beside the others that are its cluster.
+
+        What it has committed since stands in its journal and its states: nothing can be made of it but to begin anew.
+        """
+        if not (self._is_lone and self._has_both(peer, theirs, mine)):
+            return
+        voters = header.get("voters")
+        others = self._are_others(header) or self._are_others(header, "met_lone")
+        lacks = self.marks is not None and any(
+            self.marks.lacks(self._node_id, self.own, header, field) for field in ("heard", "heard_lone")
+        )
+        if (others or lacks) and type(voters) is int and voters > 1:
+            known = "has met this node with another data directory" if others else "has heard more of its journal"
+            told = f"{peer} {known}. {FORMER}"
+            self._former(told)
+            raise WrongNode(told)
+        if others and voters == 1:
+            raise WrongNode(f"{peer} has met this node with another data directory. {ALONE}", former=True)
+
+    def _is_lone_before(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> bool:
+        """A member alone votes by what it has, which is from before what counts here.
+
+        Raises WrongNode where that is committed, and others vote: what it has now was not there then, for its vote for
+        that was needed.
+        """
+        said, alone = header.get("lone"), theirs is not None and theirs.ids == (peer,)
+        lone = peer in self._current.ids and (said is True or (said is None and alone)) and _newer(mine, theirs)
+        if lone and header.get("rejoining") is not True and self._settled and self._current.voters != (peer,):
+            raise WrongNode(f"{peer} is a member of this cluster. {FORMER}", former=True)
+        return lone
+
+    def _check_age(self, peer: NodeId, header: Mapping[str, Any], *, lone: bool) -> None:
         """Raises WrongNode for a member whose disk was put back."""
         if self.marks is None or not self.marks.is_behind(peer, header):
             return  # who is rejoining has a directory of its own from then on: nobody has heard of it till it is back
+        if lone and self._current.voters != (peer,):
+            raise WrongNode(f"{peer} has less of its journal than it has had before. {FORMER}", former=True)
         if self.matters(peer):
             alone = self._current.voters == (peer,)
             raise WrongNode(
@@ -187,8 +244,16 @@ class Directories:
         self._keep(own, self.met)
         self.own = own
 
-    def _are_others(self, header: Mapping[str, Any]) -> bool:
-        return _met(header.get("met")).get(self._node_id, self.own) != self.own
+    @property
+    def _is_lone(self) -> bool:
+        return self._current.voters == (self._node_id,)
+
+    def _has_both(self, peer: NodeId, theirs: Claim | None, mine: Claim) -> bool:
+        """It knows of a newer configuration, with both nodes."""
+        return _newer(theirs, mine) and {peer, self._node_id} <= set(theirs.ids if theirs else ())
+
+    def _are_others(self, header: Mapping[str, Any], field: str = "met") -> bool:
+        return _met(header.get(field)).get(self._node_id, self.own) != self.own
 
     def _known(self, peer: NodeId) -> bytes | None:
         return self._current.rejoined_with(peer) or self.met.get(peer)

@@ -73,9 +73,9 @@ class Marks:
     def _is_kept(self) -> None:
         self._keeping = False
 
-    def lacks(self, node: NodeId, directory: bytes, header: Mapping[str, Any]) -> bool:
+    def lacks(self, node: NodeId, directory: bytes, header: Mapping[str, Any], field: str = "heard") -> bool:
         """The other side has heard more of this directory's journal than there was when this process began."""
-        mark = _heard(header.get("heard")).get(node)
+        mark = _heard(header.get(field)).get(node)
         if mark is None or mark.directory != directory:
             return False
         # Of this very process: a machine that was put back with its memory.

@@ -45,7 +45,11 @@ class Rejoin:
             links.directories.renew(rejoining.token)
         for peer in list(links.links):  # they have to hear it before anything else
             links.links[peer].connection.close()
-        log.warning("disk_lost", advice="it begins anew, and votes again once the others have taken it back")
+        log.warning(
+            "disk_lost",
+            advice="it begins anew, and votes again once the others have taken it back; where only one of them votes, "
+            "nobody leads without this node, and the cluster begins again with that one (`logboom recover`)",
+        )
         return True
 
     def follow(self) -> None:

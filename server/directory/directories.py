@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from logboom.errors import CorruptData, Unavailable
+from logboom.errors import CorruptData, Unavailable, WrongNode
 from logboom.types import NUMBER_MAX, NodeId
 from ports.disk import Disk
 from ports.offload import Offload
@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 DIRECTORIES: Final = "directories.json"
 HEARD: Final = "heard.json"
+FORMER: Final = "former.json"
+"""Its node led alone, with what is from before others voted. For people: that it is there is enough."""
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -86,6 +88,18 @@ def open_directories(
             membership.rejoining = membership.forget(False)  # noqa: FBT003 - from here on it gives no vote
             fatal(RejoinDue(why))
 
+    def former(why: str) -> None:
+        nonlocal told
+        if told:
+            return
+        told = True
+        try:
+            disk.replace_file(directory / FORMER, sealed({"why": why}))
+        except OSError as error:  # the next start finds out again
+            fatal(error)
+            raise Unavailable(f"{directory / FORMER}: {error.strerror or error}") from error
+        fatal(WrongNode(why))
+
     token = None if membership.rejoining is None else membership.rejoining.token
     kept = had if said in (None, had) else None  # of another's journal, with few voters: others forget what it had
     own = token or current.rejoined_with(node) or kept or rng.randbytes(DIRECTORY_BYTES)
@@ -94,7 +108,17 @@ def open_directories(
     journal = membership.journal
     life = Own(rng.randbytes(LIFE_BYTES), journal.found_sequence, lambda: journal.synced_sequence)
     marks = Marks(life, *_heard(disk, directory / HEARD, offload, fatal))
-    return Directories(node, own, met, keep, marks=marks, behind=behind)
+    return Directories(node, own, met, keep, marks=marks, behind=behind, former=former)
+
+
+def refuse_former(disk: Disk, directory: Path) -> None:
+    """Raises WrongNode where a node has found out that its cluster has gone on without what it has."""
+    if disk.exists(directory / FORMER):
+        raise WrongNode(
+            f"{directory} is from before others voted, and its node led alone with it ({FORMER}): the cluster has gone "
+            "on with those, and what this node has committed since is not in it. Move the directory away, and start "
+            "the node with an empty one: it is given everything"
+        )
 
 
 def _heard(

@@ -29,12 +29,9 @@ from partitions.machines import BUILT_IN, discard, machine_class, open_machine
 from partitions.machines.absent import AbsentMachine
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
-from raftlog.entries.chosen import SET, Choice
-from raftlog.entries.entry import unpack_control, unpack_routes
-from raftlog.entries.lifecycle import CHANGES, Change, Kind
+from raftlog.entries.lifecycle import Kind
 from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.entries.voids import Voids
-from raftlog.journal.journal import Journal
 from server.directory.data_dir import DataDir, number_in
 from server.directory.descriptors import Descriptors
 from server.directory.directories import NO_ROOM
@@ -404,33 +401,3 @@ def _named_if_slow(partition_id: PartitionId, name: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def changes_in(journal: Journal) -> list[Change]:
-    """Of partitions, above the journal's base; committed or not. Raises CorruptData."""
-    found = (unpack_control(command) for command, _, _ in journal.entries[1:])
-    return [Change.parse(fields) for fields in found if fields is not None and fields.get("do") in CHANGES]
-
-
-def begun_in(journal: Journal) -> list[int]:
-    """How many partitions the cluster began with, as what is above the journal's base says. Raises CorruptData."""
-    found = (unpack_control(command) for command, _, _ in journal.entries[1:])
-    sets = [Choice.parse(fields) for fields in found if fields is not None and fields.get("do") == SET]
-    return [*(change.begun for change in changes_in(journal)), *(each.begun for each in sets)]
-
-
-def created_in(journal: Journal, *, untouched: Callable[[PartitionId], bool]) -> dict[PartitionId, Kind]:
-    """Partitions that are created above the journal's base, and of which it has batches, or this node any file.
-
-    It was opened then, so its creation is committed. A batch may have come ahead of its routing entry: others may
-    have lost it, and elect nobody before this node, which hears of the partition from a leader, gives it to them.
-    """
-    ordered = ordered_in(journal)
-    changes = [change for change in changes_in(journal) if change.kind is not None]
-    here = [c for c in changes if c.partition_id in ordered or not untouched(c.partition_id)]
-    return {change.partition_id: change.kind for change in here if change.kind is not None}
-
-
-def ordered_in(journal: Journal) -> set[PartitionId]:
-    """Partitions with routing entries above the journal's base. Their creation, if it is there, is committed."""
-    return {route.partition_id for command, _, _ in journal.entries[1:] for route in unpack_routes(command)}

@@ -20,6 +20,7 @@ from raftlog.entries.voids import voided_in
 from raftlog.journal.journal import Journal
 from raftlog.journal.journal_codec import AnotherClusters
 from raftlog.journal.journal_files import BASE, NAME, NEWEST
+from server.directory.changes import changes_in
 from server.directory.data_dir import MANIFEST, number_in, refuse_before_manifests
 from server.directory.directories import DIRECTORIES, HEARD, decode_heard, own_id
 from server.directory.directories import decode as decode_directories
@@ -27,7 +28,6 @@ from server.directory.install import INTENT, Intent
 from server.directory.journal_of import OF
 from server.directory.journal_of import decode as decode_of
 from server.directory.manifest import Manifest, decode
-from server.directory.partitions import changes_in
 from server.directory.rejoin import REJOIN, set_aside
 from server.directory.remembered import REMEMBERED
 from server.directory.remembered import decode as decode_remembered

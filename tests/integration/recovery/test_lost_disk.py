@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from logboom import Add, Put
+from logboom import Add, Put, SyncClient
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
 from tests.integration.recovery.losing_world import (
@@ -164,6 +165,74 @@ def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path,
             assert boom.get(0, b"n") == (2,)
             wait_for(lambda: equal(boom, cluster))
         assert not said(cluster, lost, "disk_lost")
+
+
+@contextmanager
+def begun_by_one(directory: Path, added: int) -> Iterator[tuple[LocalCluster, SyncClient]]:
+    """To which others were added: its own configuration still names nobody else."""
+    with (
+        LocalCluster(nodes=1, partitions=1, settings=SMALL, directory=directory) as cluster,
+        cluster.client(timeout=30) as boom,
+    ):
+        boom.submit(0, [Add(b"n", 1)])
+        for _ in range(added):
+            cluster.take_in(cluster.add_node(), boom)
+        wait_for(lambda: [each["role"] for each in boom.member_list()["members"]] == ["voter"] * (1 + added))
+        boom.submit(0, [Add(b"n", 1)])
+        boom.barrier(boom.last_seen, scope="all")
+        yield cluster, boom
+
+
+def test_the_one_that_began_the_cluster_begins_no_second_one_without_its_disk(tmp_path: Path) -> None:
+    with begun_by_one(tmp_path, 2) as (cluster, boom):
+        shutil.rmtree(stop(cluster, "n1"))
+        cluster.start_node("n1")
+        with SyncClient(cluster.addresses["n1"], timeout=30) as of_n1:
+            of_n1.submit(0, [Add(b"n", 1)])
+        wait_for(lambda: rejoined(cluster, "n1") == 1 and votes(boom, cluster, "n1") and equal(boom, cluster))
+        assert boom.get(0, b"n") == (3,)
+        assert [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 3
+
+
+def test_nor_does_it_where_one_was_added_which_keeps_what_it_has(tmp_path: Path) -> None:
+    """Of two it is needed, and cannot tell what it promised: nobody leads until somebody has decided."""
+    with begun_by_one(tmp_path, 1) as (cluster, boom):
+        kept = boom.status(node=cluster.addresses["n2"], digests=True)["digests"]
+        shutil.rmtree(stop(cluster, "n1"))
+        cluster.start_node("n1")
+        wait_for(lambda: bool(said(cluster, "n1", "disk_lost")))
+        with SyncClient(cluster.addresses["n1"], timeout=5) as of_n1, pytest.raises(LogboomError):
+            of_n1.submit(0, [Add(b"n", 1)], timeout=2.0)
+        assert boom.status(node=cluster.addresses["n1"])["role"] == "rejoining"
+        assert boom.status(node=cluster.addresses["n2"], digests=True)["digests"] == kept
+
+
+@pytest.mark.parametrize("added", [1, 2])
+def test_where_it_has_begun_a_second_one_before_it_was_called_it_ends_for_good(tmp_path: Path, added: int) -> None:
+    with begun_by_one(tmp_path, added) as (cluster, boom):
+        others = [node for node in cluster.nodes if node != "n1"]
+        for node in others:
+            stop(cluster, node)
+        shutil.rmtree(stop(cluster, "n1"))
+        cluster.start_node("n1")
+        with SyncClient(cluster.addresses["n1"], timeout=30) as of_n1:
+            of_n1.submit(0, [Add(b"n", 5)])
+        for node in others:
+            cluster.start_node(node)
+        wait_for(lambda: not cluster.alive("n1"))
+        assert "Move its data directory away" in said(cluster, "n1", "stopping")[0]["error"]
+        cluster.start_node("n1")
+        wait_for(lambda: not cluster.alive("n1"))
+        assert "led alone" in cluster.log("n1").read_text()
+        shutil.rmtree(cluster.data_dirs["n1"])
+        cluster.log("n1").unlink()  # what a start says that is refused is no row
+        cluster.start_node("n1")
+        wait_for(lambda: bool(said(cluster, "n1", "disk_lost")))
+        if added > 1:
+            wait_for(lambda: votes(boom, cluster, "n1") and equal(boom, cluster))
+            assert boom.get(0, b"n") == (2,)
+        else:
+            wait_for(lambda: boom.status(node=cluster.addresses["n2"])["role"] in ("follower", "candidate"))
 
 
 def test_a_node_that_joins_remembers_the_disks_of_all_that_it_meets(cluster: LocalCluster) -> None:

@@ -63,12 +63,19 @@ def heard(cluster: LocalCluster, by: str, of: str) -> int:
     return int(rows[of][2]) if of in rows else 0
 
 
-def reached(cluster: LocalCluster, node: str) -> int:
-    """How far its journal is, by a copy of it."""
+def journal_of(cluster: LocalCluster, node: str) -> Journal:
+    """By a copy of it."""
     with tempfile.TemporaryDirectory() as place:
         copy = Path(shutil.copytree(cluster.data_dirs[node] / "journal", Path(place) / "journal"))
         identity = decode((cluster.data_dirs[node] / MANIFEST).read_bytes(), path=MANIFEST).cluster
-        return Journal.open(disk=OsDisk(), directory=copy, cluster_id=identity, random_bytes=os.urandom).found_sequence
+        found = Journal.open(disk=OsDisk(), directory=copy, cluster_id=identity, random_bytes=os.urandom)
+        found.close()
+        return found
+
+
+def reached(cluster: LocalCluster, node: str) -> int:
+    """How far its journal is."""
+    return journal_of(cluster, node).found_sequence
 
 
 def began_anew(cluster: LocalCluster, node: str) -> int:
@@ -218,6 +225,41 @@ def test_the_only_voter_is_refused_by_who_has_what_it_lacks(tmp_path: Path) -> N
                 lambda each=each: any("alone votes" in r["error"] for r in said(cluster, each, "peer_refused"))  # type: ignore[misc]
             )
         assert boom.get(0, b"n", timeout=30) == (1,)
+
+
+@pytest.mark.parametrize(("added", "restarted"), [(2, False), (1, False), (1, True)])
+def test_the_one_that_began_the_cluster_does_not_go_on_from_when_it_was_alone(
+    tmp_path: Path, added: int, restarted: bool
+) -> None:
+    """Nor does anybody follow it, who has just been started or not."""
+    with (
+        LocalCluster(nodes=1, partitions=1, settings=SMALL, directory=tmp_path) as cluster,
+        cluster.client(timeout=30) as boom,
+    ):
+        boom.submit(0, [Add(b"n", 1)])
+        copy, begun = copied(cluster, "n1")["n1"], reached(cluster, "n1")
+        for _ in range(added):
+            cluster.take_in(cluster.add_node(), boom)
+        wait_for(lambda: [each["role"] for each in boom.member_list()["members"]] == ["voter"] * (1 + added))
+        boom.submit(0, [Add(b"n", 1)])
+        boom.barrier(boom.last_seen, scope="all")
+        kept = journal_of(cluster, "n2").entries[1:]
+        wait_for(lambda: heard(cluster, "n2", "n1") > begun)
+        put_back(cluster, "n1", copy)
+        if restarted:
+            stop(cluster, "n2")
+            cluster.start_node("n2")
+            wait_for(lambda: "leader" in boom.status(node=cluster.addresses["n2"]))
+        cluster.start_node("n1")
+        wait_for(lambda: not cluster.alive("n1"))
+        assert "Move its data directory away" in said(cluster, "n1", "stopping")[0]["error"]
+        assert journal_of(cluster, "n2").entries[1 : 1 + len(kept)] == kept
+        shutil.rmtree(cluster.data_dirs["n1"])
+        cluster.start_node("n1")
+        wait_for(lambda: bool(said(cluster, "n1", "disk_lost")))
+        if added > 1:
+            wait_for(lambda: rejoined(cluster, "n1") == 1 and votes(boom, cluster, "n1") and equal(boom, cluster))
+            assert boom.get(0, b"n") == (2,)
 
 
 def test_damage_to_the_last_group_of_a_journal_is_no_torn_write_where_others_have_heard_of_it(

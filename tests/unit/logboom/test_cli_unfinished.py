@@ -67,6 +67,33 @@ def test_a_member_that_votes_is(node: FakeNode, capsys: Any) -> None:
     assert run(capsys, "members", "add", "n4=h:1@h:2")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("role", "option", "says"),
+    [
+        ("learner", (), "`logboom members promote n4`"),
+        ("learner", ("--no-wait",), "`logboom members promote n4`"),
+        ("voter", ("--learner",), "n4 votes already"),
+        ("joining", ("--learner",), "votes once it has caught up"),
+    ],
+)
+def test_a_member_that_stays_what_it_was_is_no_success_and_not_waited_for(
+    node: FakeNode, capsys: Any, role: str, option: tuple[str, ...], says: str
+) -> None:
+    """It was taken in as something else before, and to take it in again changes nothing."""
+    node.answers[Kind.ADMIN] = members(("n1", "voter"), ("n4", role))
+    status, out, err = run(capsys, "members", "add", "n4=h:1@h:2", *option, "-o", "json")
+    assert status == 1
+    assert [row["role"] for row in json.loads(out)] == ["voter", role]
+    assert says in err
+    assert [frame.header["action"] for frame in node.of(Kind.ADMIN)] == ["member_add"]
+
+
+def test_a_learner_that_was_asked_for_is_one(node: FakeNode, capsys: Any) -> None:
+    node.answers[Kind.ADMIN] = members(("n1", "voter"), ("n4", "learner"))
+    status, _, err = run(capsys, "members", "add", "n4=h:1@h:2", "--learner")
+    assert (status, err) == (0, "")
+
+
 def test_what_is_refused_is_no_wrong_usage(node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Kv(node)
     monkeypatch.setattr(SyncClient, "commit_cursor", lambda *_, **__: 100)

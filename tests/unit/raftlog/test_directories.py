@@ -60,7 +60,8 @@ def test_whoever_is_met_is_remembered_before_anything_else() -> None:
     assert kept.disk == [(MINE, {N2: FIRST})]
     kept.known.meet(N2, hello(FIRST))
     assert len(kept.disk) == 1, "nothing new: nothing is written"
-    assert kept.known.fields() == {"directory": MINE, "met": [[N2, FIRST]]}
+    assert kept.known.fields()["directory"] == MINE
+    assert kept.known.fields()["met"] == [[N2, FIRST]]
 
 
 def test_who_joins_remembers_all_that_it_meets_before_it_knows_who_is_a_member() -> None:
@@ -173,6 +174,81 @@ def test_of_two_voters_that_were_fewer_none_is_a_majority_before_that_is_known_t
     kept.known.before = configuration(*before)
     assert kept.refuses(hello(SECOND)) is refused
     assert bool(kept.known.fields()["met"]) is refused
+
+
+class TestLone:
+    """The one that began its cluster alone, and does not know that others vote by now."""
+
+    @pytest.mark.parametrize("settled", [True, False])
+    @pytest.mark.parametrize("voters", [(N1, N2), VOTERS])
+    def test_its_lost_disk_matters_however_few_vote(self, voters: tuple[NodeId, ...], settled: bool) -> None:
+        kept = Kept({N2: FIRST}, configuration(*voters), settled=settled)
+        kept.known.before = configuration(N2)
+        said = hello(SECOND, index=1) | {"members": [0, 1, [N2]]}
+        assert kept.refuses(said | {"lone": True})
+        assert kept.refuses(said), "of an earlier release"
+        assert not kept.refuses(said | {"lone": True, "rejoining": True})
+
+    def test_nor_is_it_followed_where_nobody_remembers_its_disk(self) -> None:
+        """That others vote needed its vote, and is committed."""
+        said = hello(FIRST, index=10, lone=True)
+        kept = Kept(current=configuration(N1, N2))
+        assert kept.refuses(said)
+        assert not kept.refuses(said | {"lone": False})
+        assert not kept.refuses(hello(FIRST, index=21, lone=True)), "others were removed since"
+        kept.known.follow(configuration(N1, N2), settled=False)
+        assert not kept.refuses(said), "who led alone may have lost what it had not synced, and cuts it off here"
+
+    @pytest.mark.parametrize("voters", [(N1, N2), (N2,)])
+    def test_it_is_told_what_only_it_has_to_know(self, voters: tuple[NodeId, ...]) -> None:
+        learner = None if N1 in voters else N1
+        said = Kept({N2: FIRST}, configuration(*voters, learner=learner)).known.fields()
+        assert (said["met"], said["met_lone"], said["voters"]) == ([], [[N2, FIRST]], len(voters))
+
+    def of_it(self, *voters: NodeId) -> tuple[Directories, list[str], dict[str, Any]]:
+        """Itself, how it ended, and what n1 says to it."""
+        ended: list[str] = []
+        alone = replace(configuration(N2), term=0, index=1)
+        known = Directories(N2, SECOND, {}, lambda *_: None, former=ended.append)
+        known.follow(alone, settled=True)
+        learner = None if N1 in voters else N1
+        other = Kept({N2: FIRST}, configuration(*voters, learner=learner)).known
+        return known, ended, hello(None) | other.fields()
+
+    @pytest.mark.parametrize("voters", [(N1, N2), VOTERS])
+    def test_it_ends_where_it_has_begun_a_second_cluster(self, voters: tuple[NodeId, ...]) -> None:
+        known, ended, said = self.of_it(*voters)
+        with pytest.raises(WrongNode, match="Move its data directory away"):
+            known.check(N1, said, claim(), Claim(0, 1, (N2,)))
+        assert len(ended) == 1
+
+    @pytest.mark.parametrize("change", [{"met": [], "met_lone": []}, {"members": [0, 0, list(VOTERS)]}])
+    def test_it_leads_on_where_nothing_says_that_its_disk_is_another(self, change: dict[str, Any]) -> None:
+        """One that it has just asked to join may have more of its journal than its own disk after a power loss."""
+        known, ended, said = self.of_it(N1, N2)
+        said |= change
+        with contextlib.suppress(WrongNode):
+            known.check(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+        assert not ended
+
+    def test_where_nobody_else_votes_it_is_for_people_to_decide(self) -> None:
+        known, ended, said = self.of_it(N2)
+        with pytest.raises(WrongNode, match="go on with one of them"):
+            known.check(N1, said, claim(), Claim(0, 1, (N2,)))
+        assert not ended
+
+    def test_who_takes_it_back_is_not_turned_away(self) -> None:
+        """Its journal was damaged, and what it learns of the members comes in their order."""
+        known, ended, said = self.of_it(*VOTERS)
+        known.check(N1, said, claim(), Claim(0, 1, (N2,)), rejoining=True)
+        assert not ended
+
+    @pytest.mark.parametrize("voters", [(N1, N2), VOTERS, (N2,)])
+    def test_an_empty_one_begins_anew(self, voters: tuple[NodeId, ...]) -> None:
+        known, _, said = self.of_it(*voters)
+        known.forget = lambda _: True
+        with pytest.raises(WrongNode, match="begins anew"):
+            known.find_out(N1, said)
 
 
 class TestOwn:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from logboom.types import NodeId
+from raftlog.engine.elections import ALONE_S
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership, Rejoining
 from raftlog.links.directories import Directories, Met
 from raftlog.links.hello import Identity
 from raftlog.members.rejoin import Rejoin
 from raftlog.members.roster import Roster
-from tests.unit.raftlog.cluster import SimNode
+from tests.unit.raftlog.cluster import Cluster, SimNode
 from tests.unit.raftlog.forgetting import ForgettingCluster
 from tests.unit.raftlog.world import MemoryDisk, voters
 
@@ -113,3 +114,22 @@ def test_everybody_here_hears_of_it_before_the_link_is_there(monkeypatch: pytest
 
     cluster.tell(story())
     assert heard == ["forgot", "up", "up"]
+
+
+def test_who_knows_of_nobody_waits_to_be_called_before_it_begins_a_cluster_and_only_then() -> None:
+    """It may have lost its disk, and others have been added since it began one."""
+    cluster = Cluster(1, nodes=1)
+    taken = list[float]()
+
+    async def story() -> None:
+        for entries in (False, True):
+            await cluster.start(N0)
+            since = cluster.loop.now
+            assert (cluster.nodes[N0].raft.journal.last_index > 1) is entries
+            while cluster.leader() is None:
+                await cluster.sleep(0.01)
+            taken.append(cluster.loop.now - since)
+            cluster.crash(N0, power=False)
+
+    cluster.tell(story())
+    assert taken[1] < ALONE_S <= taken[0]

@@ -27,6 +27,7 @@ from server.directory.directories import (
     encode_heard,
     open_directories,
     own_id,
+    refuse_former,
 )
 from server.directory.journal_of import JournalOf
 from server.directory.manifest import sealed
@@ -137,6 +138,40 @@ def test_what_the_disk_refuses_ends_the_node_and_lets_nobody_in(disk: SimDisk) -
         found.meet(N2, {"directory": OTHER})
     assert len(node.fatal) == 1
     assert not found.met
+
+
+def led_alone(disk: SimDisk) -> tuple[Node, Directories]:
+    """It has begun a cluster, and n2 calls, which has met it before, and votes in that one."""
+    node = Node(disk, voters=1)
+    found = node.open()
+    found.follow(node.membership.current, settled=True)
+    return node, found
+
+
+CALL: dict[str, Any] = {"members": [3, 20, ["n1", "n2"]], "met_lone": [["n1", OTHER]], "voters": 2}
+
+
+def test_no_start_goes_on_with_what_its_node_led_alone_with(disk: SimDisk) -> None:
+    node, found = led_alone(disk)
+    refuse_former(disk, DATA)
+    for _ in range(2):
+        with pytest.raises(WrongNode, match="Move its data directory away"):
+            found.check(N2, CALL, Claim.of(CALL), Claim(0, 1, (N1,)))
+    assert [type(each) for each in node.fatal] == [WrongNode], "said once"
+    with pytest.raises(WrongNode, match="Move the directory away"):
+        refuse_former(disk, DATA)
+
+
+def test_it_ends_also_where_the_disk_keeps_nothing_of_that(disk: SimDisk) -> None:
+    node, found = led_alone(disk)
+
+    def full(operation: str, path: Path, _size: int) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    disk.hook = full
+    with pytest.raises(Unavailable):
+        found.check(N2, CALL, Claim.of(CALL), Claim(0, 1, (N1,)))
+    assert len(node.fatal) == 1
 
 
 def of(disk: SimDisk) -> JournalOf:

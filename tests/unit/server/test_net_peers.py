@@ -132,6 +132,26 @@ class TestPeers:
         assert len(told) == 1, "the one side says it, and not each time"
         assert "is 'n9', expected 'n2'" in told[0]
 
+    async def test_who_has_the_smaller_id_is_called_at_once_where_there_was_a_link(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without its disk it may know of nobody to call, and would begin another cluster (docs/decisions/0031)."""
+        monkeypatch.setattr(dialling, "CALL_BACK_S", 0.0)
+        events, network = Events(), Dials(clock=OsClock(), on_fatal=lambda _: None)
+        async with contextlib.AsyncExitStack() as ends:
+            n1 = links_of("n1", Events())
+            ends.push_async_callback(n1.close)
+            n9 = links_of("n9", events, network=network)
+            n9.addresses = {NodeId("n1"): await n1.start("127.0.0.1:0")}
+            ends.push_async_callback(n9.close)
+            await n9.start("127.0.0.1:0")
+            await until(lambda: "n1" in events.ups)
+            monkeypatch.setattr(dialling, "CALL_BACK_S", 3600.0)
+            await n1.close()
+            await until(lambda: "-n1" in events.ups)
+            count = network.count
+            await until(lambda: network.count > count + 1)
+
     @pytest.mark.parametrize("who", ["somebody who says nothing", "n9"])
     async def test_who_has_moved_calls_though_somebody_answers_at_its_old_address(
         self, who: str, monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,8 @@ from raftlog.entries.lifecycle import Change, Kind
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from server.directory import partitions
-from server.directory.partitions import PartitionRooms, created_in
+from server.directory.changes import created_in
+from server.directory.partitions import PartitionRooms
 from server.directory.trials import THERE, carry_over
 from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.store import failing_syncs
@@ -80,7 +81,7 @@ def test_a_batch_that_came_ahead_of_its_entry_is_found_at_a_start() -> None:
     store.close()
     disk.kill()
     again = made(disk)
-    assert created_in(journal, untouched=again.untouched) == {1: kind, 3: kind}
+    assert created_in(journal, begun=1, untouched=again.untouched) == {1: kind, 3: kind}
     assert again.open_log(one, kind).holds(1, batch.digest)
 
 
