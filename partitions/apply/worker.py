@@ -26,6 +26,7 @@ from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.stops import Stop
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
+from partitions.log.recent import INLINE_RECORDS_MAX
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
@@ -33,7 +34,6 @@ from ports.offload import Offload
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-INLINE_RECORDS_MAX: Final = 64
 INLINE_RECORDS_MIN: Final = 16
 """So many, at hand and with nobody waiting, are applied at once: later there would be more of them at a time."""
 
