@@ -106,24 +106,23 @@ class _Loaded:
 
     def _keep(self, key: bytes, raw: bytes | None, most: int) -> None:
         """In the place of less of it."""
-        shorter = self._heads.pop(key, None)
-        self._nbytes -= 0 if shorter is None else _size(key, shorter)
-        head = raw if raw is None or len(raw) <= most else raw[:most]
-        nbytes = _size(key, head)
+        if key in self._cut:
+            self._cut.remove(key)
+            self._nbytes -= ENTRY_BYTES + len(key) + len(self._heads.pop(key) or b"")
+        length = 0 if raw is None else len(raw)
+        nbytes = ENTRY_BYTES + len(key) + min(length, most)
         self._nbytes += nbytes
         if self._nbytes > self._bytes_max:
             self._heads, self._nbytes = {}, nbytes
             self._cut.clear()
-        self._heads[key] = head
-        (self._cut.discard if head is raw else self._cut.add)(key)
+        if raw is not None and length > most:
+            raw = raw[:most]
+            self._cut.add(key)
+        self._heads[key] = raw
 
     def has(self, key: bytes) -> bool:
         """There is one."""
         return self._heads[key] is not None if key in self._heads else self._has(key)
-
-
-def _size(key: bytes, head: bytes | None) -> int:
-    return ENTRY_BYTES + len(key) + len(head or b"")
 
 
 class _View:
