@@ -33,7 +33,10 @@ class StateView(Protocol):
         ...
 
     def has(self, key: bytes) -> bool:
-        """There is such a key. Its value is not looked at, nor whether that is damaged. Raises CorruptData."""
+        """There is such a key. It takes no memory for its value, and does not say whether that is damaged.
+
+        The disk may be asked for that all the same. Raises CorruptData.
+        """
         ...
 
     def entries(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:

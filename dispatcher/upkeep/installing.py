@@ -282,7 +282,7 @@ class Installing:
             await self._fetch_states(meta)
             return await self._offload.run(lambda: self._adopt(bytes(raw), global_index))
         except CorruptData:
-            self._sources.spoilt()
+            await self._sources.spoilt(global_index, meta.states_bytes)
             raise
         except Overtaken:  # nobody will go on with it
             await self._offload.run(lambda: self._store.drop_fetch(global_index))

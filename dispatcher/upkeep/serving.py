@@ -195,7 +195,10 @@ class SnapshotServing:
             self._given_whole = {each for each in (*self._given_whole, whole) if each[1] in there}
 
     def _look_whether_it_was_good(self, peer: NodeId, frame: Frame) -> None:
-        """Who has had all of it and begins anew has found that it was not: nobody else sees that before a scrub."""
+        """Who has had all of it and begins anew has found that it was not: nobody else sees that before a scrub.
+
+        Who goes on with another node asks for that, too, if this one gave a part of it (``Sources.spoilt``).
+        """
         begins = frame.kind in OF_FILES and frame.header["file"] == "meta" and not frame.header["offset"]
         whole = peer, GlobalLogIndex(number(frame.header, "global_index"))
         if begins and whole in self._given_whole:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -65,9 +66,18 @@ class Sources:
         self._silent.clear()
         self.first = None if peer in self._doubted[1] else peer
 
-    def spoilt(self) -> None:
-        """What has come is not what the set says: somebody's copy is damaged, and he does not know it yet."""
+    async def spoilt(self, global_index: GlobalLogIndex, states_bytes: int) -> None:
+        """What has come is not what the set says: somebody's copy is damaged, and he does not know it yet.
+
+        Whoever gave of it, and may never be asked again, is asked for its end, as who has all of it, and for its
+        beginning: then he doubts it (serving.py). Who merely starts again does not ask for the end first.
+        """
         self._doubted = (self._doubted[0], frozenset(self._gave))
+        for peer in sorted(self._gave):
+            for name, offset in (("states", max(0, states_bytes - 1)), ("meta", 0)):
+                with suppress(LogboomError):
+                    ask = {"global_index": global_index, "file": name, "offset": offset}
+                    await self._ask_one(peer, Kind.SNAPSHOT_FETCH, ask)
 
     def on_frame(self, peer: NodeId, frame: Frame) -> None:
         """An answer, perhaps too late; not, if that node is asked the same once more."""

@@ -98,9 +98,10 @@ class AdmissionSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
     memory_bytes_max: int = 0
     """`memory`: what the process takes, but for mapped files; with more nothing is admitted, from 3/4 on less. An
     eighth of it is the most for each of `apply.unsaved_node_bytes`, `log.recent_node_bytes`, `queue_bytes` and
-    `reads.memory_bytes`, a quarter for `node_bytes`, and an eighth, or twice `net.client_send_buffer_bytes`, for what
-    all clients together were sent and have not read: then who has most of it is cut. 0: three quarters of the limit of
-    its control group (a container, a unit of systemd), off where there is none."""
+    `reads.memory_bytes`, and for what commands of `kv` that are being applied have looked at, a quarter for
+    `node_bytes`, and an eighth, or twice `net.client_send_buffer_bytes`, for what all clients together were sent and
+    have not read: then who has most of it is cut. 0: three quarters of the limit of its control group (a container, a
+    unit of systemd), off where there is none."""
 
 
 class LagSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,6 +26,7 @@ from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.stops import Stop
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
+from partitions.log.recent import INLINE_RECORDS_MAX
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
@@ -33,7 +34,6 @@ from ports.offload import Offload
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-INLINE_RECORDS_MAX: Final = 64
 INLINE_RECORDS_MIN: Final = 16
 """So many, at hand and with nobody waiting, are applied at once: later there would be more of them at a time."""
 
@@ -166,7 +166,7 @@ class ApplyWorker:
 
     @property
     def is_about_to(self) -> bool:
-        """A group is applied within this turn of the loop; ``on_progress`` follows, whatever becomes of it."""
+        """A group is applied within this turn of the loop, if that has time; ``on_progress`` follows in any case."""
         return self._here
 
     def notify(self, limit_index: int, *, urgent: bool = True) -> None:
@@ -365,6 +365,10 @@ class ApplyWorker:
     def _run_here(self, group: ApplyGroup) -> None:
         self._here = False
         before = self._clock.monotonic()
+        if before < self._slow.again:  # others of this turn have held it
+            self._offload.submit(group.run, self._ended)
+            self._on_progress([])
+            return
         batches, error = None, None
         try:
             batches = group.run()

@@ -21,6 +21,10 @@ TXN_KEY_BYTES: Final = 256
 """What a key that a transaction looks at counts for where so many bytes may be applied at once: it may take 15."""
 
 
+INLINE_RECORDS_MAX: Final = 64
+"""So many are applied at once where the loop does that: of more nobody asks what they cost."""
+
+
 class _Kept(NamedTuple):
     batch: Batch
     nbytes: int
@@ -104,6 +108,8 @@ def _more_work(batch: Batch) -> int | None:
 
     As ranges of keys are that it removes: what is not here is applied on threads.
     """
+    if batch.header.record_count > INLINE_RECORDS_MAX:
+        return 0  # on threads as it is
     try:
         records = batch.records()
         return None if records.has_ranges else TXN_KEY_BYTES * records.txn_keys

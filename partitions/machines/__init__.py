@@ -10,9 +10,10 @@ from typing import Final, NoReturn
 from logboom.errors import ConfigError
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, StateMachine
-from logboom.types import PartitionId
+from logboom.types import MIB, PartitionId
 from partitions.machines.guarded import answer, guard, kept
 from partitions.machines.kv import KvMachine
+from partitions.machines.kv_apply import LOADED_BYTES_MAX
 from partitions.machines.log import LogMachine
 from ports.disk import Disk
 from ports.state_file import StateFile
@@ -21,6 +22,9 @@ BUILT_IN: dict[str, type[Machine]] = {"kv": KvMachine, "log": LogMachine}
 GROUP = "logboom.state_machines"
 NEEDED: Final = ("needs_records", "unsaved_bytes", "position", "meta", "checkpoint", "apply", "dump", "load", "close")
 """Of an open machine: without any of them its node cannot go on. Without the others, reads fail."""
+GROUPS_MAX: Final = 4
+"""Of those that are built in: so many are applied at a time."""
+LOADED_BYTES_MIN: Final = 1 * MIB
 
 
 def machine_class(name: str) -> type[Machine]:
@@ -45,7 +49,13 @@ def open_machine(
         return guard(name, _whole(name, kept(name, found.open, directory, partition_id, settings)))
     if name == "log":
         return LogMachine(disk, directory / "checkpoint")
-    return KvMachine(open_state_file(directory, settings), rows_min=settings.rows_min)
+    file, looked_at = open_state_file(directory, settings), loaded_bytes(settings)
+    return KvMachine(file, rows_min=settings.rows_min, loaded_bytes=looked_at)
+
+
+def loaded_bytes(settings: ApplySettings) -> int:
+    """What a group of ``kv`` may keep of what it has looked at: its share of as much as a node has for effects."""
+    return max(LOADED_BYTES_MIN, min(LOADED_BYTES_MAX, settings.unsaved_node_bytes // GROUPS_MAX))
 
 
 def discard(machine: Machine) -> None:

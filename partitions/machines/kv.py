@@ -21,7 +21,7 @@ from blake3 import blake3
 from logboom.commands import Value, unpack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
-from partitions.machines.kv_apply import OK, apply_blocks
+from partitions.machines.kv_apply import LOADED_BYTES_MAX, OK, apply_blocks
 from partitions.machines.kv_dump import KvDump
 from partitions.machines.kv_layers import ENTRY_BYTES, Emptied, Layer, Ordered, Range, in_range, merged
 from partitions.machines.kv_rows import ROWS_MIN, Puts, Rows, Stacked, puts_of
@@ -139,10 +139,11 @@ class KvMachine:
     needs_records: ClassVar[bool] = True
     applies_in_memory: ClassVar[bool] = True
 
-    def __init__(self, file: StateFile, *, rows_min: int = ROWS_MIN) -> None:
-        """``rows_min``: see ApplySettings."""
+    def __init__(self, file: StateFile, *, rows_min: int = ROWS_MIN, loaded_bytes: int = LOADED_BYTES_MAX) -> None:
+        """``rows_min``: see ApplySettings. ``loaded_bytes``: that a group keeps of what it has looked at."""
         self._file = file
         self._rows_min = rows_min
+        self._loaded_bytes = loaded_bytes
         self._position = self._file.position()
         self._lock = threading.Lock()
         """For moving from one consistent view to the next; never held during I/O."""
@@ -209,7 +210,7 @@ class KvMachine:
                         below = merged(below, layer.state, start=low, end=high, keys=keys)
                     yield from below
 
-            results, changed, ranges = apply_blocks(batches, load, within, has)
+            results, changed, ranges = apply_blocks(batches, load, within, has, loaded_bytes=self._loaded_bytes)
         position, meta = seal(results)
         with self._lock:
             self._changes.merge(changed, meta)

@@ -60,7 +60,8 @@ VECTOR_RECORDS_MIN: Final = 16
 LOADED_BYTES_MAX: Final = 64 << 20
 """Of what a group has looked at."""
 HEAD_BYTES: Final = 4096
-"""Of a value that are kept of it: a few bytes of a command may ask for one of many megabytes, again and again."""
+"""Of a value that are kept of it, or twice what it was compared with, if that is more: a few bytes of a command may ask
+for one of many megabytes, and as many commands as there is room for in a request for the same one."""
 INFINITY_BITS: Final = 0x7FF << 52
 NAN_QUIET: Final = 1 << 51
 NAN_OF_INFINITIES: Final = 0xFFF8 << 48
@@ -79,11 +80,14 @@ ORDER: Final[tuple[Callable[[Any, Any], bool], ...]] = (
 class _Loaded:
     """The state as it was before. Of what has been looked at the beginnings are kept, as far as they fit."""
 
-    def __init__(self, load: Load, has: Has | None) -> None:
+    def __init__(self, load: Load, has: Has | None, bytes_max: int) -> None:
         """They give the same as long as this lasts, however often they are asked."""
         self._load = load
         self._has = has or (lambda key: load(key) is not None)
+        self._bytes_max = bytes_max
         self._heads: Layer = {}
+        self._cut: set[bytes] = set()
+        """Keys of those that have more than what is kept."""
         self._nbytes = 0
 
     def get(self, key: bytes, beside: int) -> bytes | None:
@@ -94,19 +98,27 @@ class _Loaded:
         head = self._heads.get(key)
         if head is None and key in self._heads:
             return None
-        if head is not None and (len(head) < HEAD_BYTES or beside < HEAD_BYTES):
+        if head is not None and (beside < len(head) or key not in self._cut):
             return head
         raw = self._load(key)
-        if head is None:
-            self._keep(key, raw if raw is None or len(raw) <= HEAD_BYTES else raw[:HEAD_BYTES])
+        self._keep(key, raw, max(HEAD_BYTES, 2 * beside))
         return raw
 
-    def _keep(self, key: bytes, head: bytes | None) -> None:
-        nbytes = ENTRY_BYTES + len(key) + len(head or b"")
+    def _keep(self, key: bytes, raw: bytes | None, most: int) -> None:
+        """In the place of less of it."""
+        if key in self._cut:
+            self._cut.remove(key)
+            self._nbytes -= ENTRY_BYTES + len(key) + len(self._heads.pop(key) or b"")
+        length = 0 if raw is None else len(raw)
+        nbytes = ENTRY_BYTES + len(key) + min(length, most)
         self._nbytes += nbytes
-        if self._nbytes > LOADED_BYTES_MAX:
+        if self._nbytes > self._bytes_max:
             self._heads, self._nbytes = {}, nbytes
-        self._heads[key] = head
+            self._cut.clear()
+        if raw is not None and length > most:
+            raw = raw[:most]
+            self._cut.add(key)
+        self._heads[key] = raw
 
     def has(self, key: bytes) -> bool:
         """There is one."""
@@ -146,13 +158,18 @@ class _View:
 
 
 def apply_blocks(
-    batches: Sequence[ApplyBatch], load: Load, within: Within, has: Has | None = None
+    batches: Sequence[ApplyBatch],
+    load: Load,
+    within: Within,
+    has: Has | None = None,
+    *,
+    loaded_bytes: int = LOADED_BYTES_MAX,
 ) -> tuple[list[bytes], Layer, list[Range]]:
     """Statuses per batch (a single byte when all are equal), keys to write (None: delete), and what was emptied.
 
-    ``has``: whether ``load`` would give something, for less.
+    ``has``: whether ``load`` would give something, for less. ``loaded_bytes``: to keep of what that gives.
     """
-    loaded = _Loaded(load, has)
+    loaded = _Loaded(load, has, loaded_bytes)
     view = _View(loaded.get, loaded.has, within)
     return [_apply(batch, view) for batch in batches], view.dirty, view.emptied
 

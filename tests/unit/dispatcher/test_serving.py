@@ -314,12 +314,62 @@ async def test_a_set_that_was_given_whole_and_is_asked_for_anew_is_doubted(*, da
         rot(source, 5000)
     source.serving.offer(N_TARGET)
     await target.ended()
-    assert (bool(target.store.sets()), source.doubted) == (not damaged, [])
-    if damaged:
-        source.now += OFFER_AGAIN_S
-        source.serving.offer(N_TARGET)
-        await target.ended()
-        assert source.doubted == [G]
+    assert (bool(target.store.sets()), source.doubted) == (not damaged, [G] if damaged else [])
+
+
+async def test_so_it_is_where_another_node_has_it_whole_which_is_asked_from_then_on() -> None:
+    """Whoever had given the rotten one was never asked again: it stayed, and passed for whole."""
+    wire = Wire()
+    rotten, whole, target = Source("a", wire, big=100), Source("b", wire, big=100), Target(wire)
+    rot(rotten, 5000)
+    rotten.serving.offer(N_TARGET)
+    await target.ended()
+    whole.serving.offer(N_TARGET)
+    await target.ended()
+    assert ([meta.global_index for meta in target.store.sets()], len(target.ready)) == ([G], 1)
+    assert (rotten.doubted, whole.doubted) == ([G], [])
+
+
+async def test_so_it_is_of_who_gave_a_part_of_it() -> None:
+    wire = Wire()
+    rotten, other, target = Source("a", wire), Source("b", wire), Target(wire)
+    rot(rotten, 5000)
+
+    def cut(frame: Frame) -> Frame:
+        wire.down.discard("a")
+        if frame.kind is Kind.SNAPSHOT_FETCH and frame.header["offset"] == 1 << 20:
+            wire.down.add("a")  # for this one answer
+            target.installing.peer_down(NodeId("a"))
+        return frame
+
+    wire.spoil = cut
+    rotten.serving.offer(N_TARGET)
+    await target.ended()
+    gave = {peer for peer, _, kind, header in wire.log if kind is Kind.SNAPSHOT_CHUNK and header["total"] > 1 << 20}
+    assert gave == {"a", "b"}
+    assert (rotten.doubted, other.doubted) == ([G], [G]), "it may be either"
+
+
+async def test_who_was_given_a_part_and_begins_anew_as_after_a_start_doubts_nothing() -> None:
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+
+    def ends(frame: Frame) -> Frame:
+        if frame.kind is Kind.SNAPSHOT_FETCH and frame.header["offset"] == 1 << 20:
+            wire.down.add("t")
+        return frame
+
+    wire.spoil = ends
+    source.serving.offer(N_TARGET)
+    while "t" not in wire.down:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await target.installing.close()
+    wire.spoil, wire.down = lambda frame: frame, set()
+    again = Target(wire, target.disk)
+    source.now += OFFER_AGAIN_S
+    source.serving.offer(N_TARGET)
+    await again.ended()
+    assert ([meta.global_index for meta in again.store.sets()], source.doubted) == ([G], [])
 
 
 async def test_a_set_that_cannot_be_given_is_doubted() -> None:

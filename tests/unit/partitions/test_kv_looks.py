@@ -31,7 +31,7 @@ def batch(index: int, commands: list[Command]) -> ApplyBatch:
 LARGE = [b"l%02d" % number for number in range(48)]
 VALUE_BYTES = 512 << 10
 SMALL = VALUE_BYTES + (6 << 20)
-"""What a group takes with ``LOADED_BYTES_MAX`` of 4 MiB: that, and copies of a value on its way."""
+"""What a group takes with ``loaded_bytes`` of 4 MiB: that, and copies of a value on its way."""
 LOOKS: dict[str, tuple[Callable[[bytes], Command], Status]] = {
     "Delete": (Delete, Status.OK),
     "Cas": (lambda key: Cas(key, b"other", b"new"), Status.MISMATCH),
@@ -44,11 +44,10 @@ LOOKS: dict[str, tuple[Callable[[bytes], Command], Status]] = {
 @pytest.mark.parametrize("kind", LOOKS)
 @pytest.mark.parametrize("together", [True, False], ids=["one batch", "a batch each"])
 def test_commands_that_look_at_large_values_take_no_memory_for_all_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, together: bool
+    tmp_path: Path, kind: str, together: bool
 ) -> None:
     """All values stayed until the group had ended: a request of a few bytes for each took what the node has."""
-    monkeypatch.setattr(kv_apply, "LOADED_BYTES_MAX", 4 << 20)
-    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()), loaded_bytes=4 << 20)
     for index, key in enumerate(LARGE, 1):
         machine.apply([batch(index, [Put(key, bytes(VALUE_BYTES))])], lambda _, i=index: (position(i), {}))  # type: ignore[misc]
         machine.checkpoint()
@@ -70,11 +69,8 @@ def test_commands_that_look_at_large_values_take_no_memory_for_all_of_them(
     machine.close()
 
 
-def test_a_transaction_of_many_compares_takes_no_memory_for_all_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kv_apply, "LOADED_BYTES_MAX", 4 << 20)
-    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+def test_a_transaction_of_many_compares_takes_no_memory_for_all_of_them(tmp_path: Path) -> None:
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()), loaded_bytes=4 << 20)
     for index, key in enumerate(LARGE, 1):
         machine.apply([batch(index, [Put(key, bytes(VALUE_BYTES))])], lambda _, i=index: (position(i), {}))  # type: ignore[misc]
         machine.checkpoint()
@@ -122,8 +118,7 @@ def test_beginnings_of_values_do_for_all_that_commands_compare_them_with(
     whole = apply_blocks([one], state.get, nothing)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kv_apply, "HEAD_BYTES", head)
-        patch.setattr(kv_apply, "LOADED_BYTES_MAX", bound)
-        assert apply_blocks([one], state.get, nothing) == whole
+        assert apply_blocks([one], state.get, nothing, loaded_bytes=bound) == whole
 
 
 @pytest.mark.parametrize("head", range(9))
@@ -152,3 +147,55 @@ def test_a_value_that_commands_look_at_again_and_again_is_read_once(kind: str) -
     commands = [make(key) for _ in range(20) for key in LARGE]
     apply_blocks([batch(1, commands)], load, lambda *_: iter(()))
     assert sorted(loaded) == LARGE
+
+
+LONG: dict[str, Callable[[bytes, bytes], Command]] = {
+    "Cas": lambda key, value: Cas(key, value, b"new"),
+    "Txn": lambda key, value: Txn([Compare(key, "==", value)], [Put(b"new", b"")], []),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("more", [-1, 0, 1, 1_000, 100_000])
+def test_so_is_one_that_is_compared_with_more_than_is_kept_of_most(kind: str, more: int) -> None:
+    """Each comparison with 4 KiB had all of it read: of seven megabytes, two thousand times, for a request of eight."""
+    loaded, value = list[bytes](), b"b" + bytes(1 << 20)
+
+    def load(key: bytes) -> bytes | None:
+        loaded.append(key)
+        return value
+
+    wanted = bytes(kv_apply.HEAD_BYTES + more)
+    commands = [LONG[kind](b"k", wanted + bytes(number)) for number in range(20)]
+    statuses, _, _ = apply_blocks([batch(1, commands)], load, lambda *_: iter(()))
+    assert (statuses, loaded) == ([bytes([Status.MISMATCH if kind == "Cas" else Status.OTHERWISE])], [b"k"])
+
+
+def test_what_it_is_compared_with_may_grow() -> None:
+    """Each time that there is more to keep of it there is twice as much; all of it in the end."""
+    loaded, value = list[bytes](), bytes(1 << 20)
+
+    def load(key: bytes) -> bytes | None:
+        loaded.append(key)
+        return b"b" + value
+
+    commands: list[Command] = [Cas(b"k", bytes(length), b"new") for length in range(0, 1 << 20, 1 << 12)]
+    statuses, changed, _ = apply_blocks([batch(1, [*commands, Cas(b"k", value, b"new")])], load, lambda *_: iter(()))
+    assert statuses == [bytes([Status.MISMATCH] * len(commands) + [Status.OK])]
+    assert changed == {b"k": b"bnew"}
+    assert len(loaded) <= 9
+
+
+def test_what_is_kept_of_one_in_the_place_of_less_does_not_add_up() -> None:
+    """What others were kept for: all were read again, as if there were no more room."""
+    loaded, value = list[bytes](), b"b" + bytes(1 << 20)
+
+    def load(key: bytes) -> bytes | None:
+        loaded.append(key)
+        return value
+
+    lengths = (0, 10_000, 30_000, 90_000, 270_000)
+    commands = [Cas(b"other", b"", b"new"), *(Cas(b"k", bytes(length), b"new") for length in lengths)]
+    again = Cas(b"other", b"", b"new")
+    apply_blocks([batch(1, [*commands, again])], load, lambda *_: iter(()), loaded_bytes=600_000)
+    assert loaded == [b"other"] + [b"k"] * len(lengths)

@@ -16,7 +16,7 @@ from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.machines import kv, kv_apply, kv_layers
+from partitions.machines import kv, kv_layers
 from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
 from partitions.machines.kv_file import KvFile
 from tests.unit.partitions.kv_world import position, read_and_saved_meanwhile
@@ -33,11 +33,11 @@ def batch(index: int, commands: list[Command]) -> ApplyBatch:
 class Model:
     """The machine, everything it was given, and what it must hold."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, **bounds: int) -> None:
         self.directory = directory
         self.rng = random.Random(seed)
         self.history: list[list[Command]] = []
-        self.machine = KvMachine(KvFile(directory, ApplySettings()))
+        self.machine = KvMachine(KvFile(directory, ApplySettings()), **bounds)
 
     def apply(self, index: int) -> None:
         def seal(_: object) -> tuple[Position, dict[bytes, bytes | None]]:
@@ -359,9 +359,8 @@ def test_a_read_that_would_have_to_wait_says_so_and_holds_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize("bound", [0, 300])
-def test_what_is_loaded_again_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
-    monkeypatch.setattr(kv_apply, "LOADED_BYTES_MAX", bound)
-    model = Model(tmp_path, 4)
+def test_what_is_loaded_again_is_the_same(tmp_path: Path, bound: int) -> None:
+    model = Model(tmp_path, 4, loaded_bytes=bound)
     for _ in range(20):
         model.step()
         model.check()

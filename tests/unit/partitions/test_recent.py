@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from logboom.records import RecordBlock
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from partitions.log.reading import CommittedBatch
@@ -128,6 +129,25 @@ class TestHeadersOnly:
         assert [each.header for each in found] == [batch.header for batch in batches]
         assert not log.recent
         log.close()
+
+
+@pytest.mark.parametrize(("count", "parsed"), [(1, 1), (64, 1), (65, 0), (1_000, 0)])
+def test_of_more_than_the_loop_ever_applies_no_record_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, count: int, parsed: int
+) -> None:
+    """Half a million transactions had what they look at counted on the loop: for 64 ms, and for nothing."""
+    looks, records = list[int](), Batch.records
+
+    def noted(batch: Batch) -> RecordBlock:
+        looks.append(batch.header.record_count)
+        return records(batch)
+
+    monkeypatch.setattr(Batch, "records", noted)
+    batch = make(1, bytes(16), [b"\5\1\1\0"] * count, wide=True)
+    recent = RecentBatches(1 << 20)
+    recent.appended(batch)
+    recent.committed(batch.digest)
+    assert (batch.digest in recent, len(looks)) == (True, parsed)
 
 
 class TestBounds:

@@ -145,6 +145,27 @@ def test_nor_is_any_other_of_its_node_but_for_a_shorter_while() -> None:
         other.run(others)
 
 
+def test_nor_are_others_that_were_to_be_applied_in_the_same_turn() -> None:
+    """Many partitions were told at once what they may apply: all of them held the loop, one after the other."""
+    slow = SlowGroups()
+    with inline(slow=slow) as one, inline(slow=slow, loop=one.loop) as other:
+        one.machine.takes_s = 0.003
+
+        async def story() -> None:
+            for each in (one, other):
+                each.commit()
+                each.notify()
+                assert each.worker.is_about_to
+            await turn()
+            assert (one.reported, one.under_way) == ([1], 0)
+            assert (other.reported, other.under_way) == ([], 1)
+            assert (other.progress, other.worker.is_about_to) == ([[]], False), "whoever waits for that turn is told"
+            other.finish()
+            assert (other.reported, other.under_way) == ([1], 0)
+
+        one.run(story)
+
+
 def compares(count: int) -> bytes:
     """The payload of a transaction of so many, each of the same key with nothing."""
     return bytes((5, count, 1, 0)) + b"\0\1\0\0\0\0\0k" * count + b"\1\0\1\0\0\0k\1"

@@ -109,9 +109,10 @@ class World:
         saves: HeldOffload | None = None,
         disk: MemoryDisk | None = None,
         slow: SlowGroups | None = None,
+        loop: VirtualLoop | None = None,
         **changes: int,
     ) -> None:
-        self.loop = VirtualLoop()
+        self.loop = loop or VirtualLoop()
         self.held = HeldOffload() if offload is HeldOffload else None
         slowest = JOB_S if offload is None else 0.05
         runs: Offload = self.held or VirtualOffload(self.loop, random.Random(seed), slowest)  # type: ignore[assignment]

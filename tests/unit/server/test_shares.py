@@ -6,6 +6,8 @@ import pytest
 
 from logboom.settings import AdmissionSettings, ApplySettings, LogSettings, Settings
 from logboom.types import GIB, MIB
+from partitions.machines import LOADED_BYTES_MIN, loaded_bytes
+from partitions.machines.kv_apply import LOADED_BYTES_MAX
 from server.directory.shares import (
     ADDRESS_BYTES,
     UNSAVED_BYTES_MIN,
@@ -15,6 +17,7 @@ from server.directory.shares import (
     unread_share,
     within,
 )
+from server.world.world import OFFLOAD_THREADS
 
 
 @pytest.mark.parametrize("partitions", [1, 8, 1000])
@@ -72,6 +75,12 @@ def test_in_a_small_container_what_is_kept_in_memory_fits(limit: int) -> None:
         kept += unread_share(small)
     assert kept <= small.admission.memory_bytes_max
     assert small.admission.node_bytes >= small.net.client_frame_bytes  # or no request fits
+    assert OFFLOAD_THREADS * loaded_bytes(small.apply) <= small.admission.memory_bytes_max // 8
+
+
+def test_without_one_what_each_group_has_looked_at_is_bounded_by_itself() -> None:
+    assert loaded_bytes(ApplySettings()) == LOADED_BYTES_MAX == loaded_bytes(ApplySettings(unsaved_node_bytes=8 * GIB))
+    assert loaded_bytes(ApplySettings(unsaved_node_bytes=1)) == LOADED_BYTES_MIN
 
 
 def test_what_clients_do_not_read_has_a_share_and_one_of_them_its_buffer() -> None:
