@@ -141,11 +141,14 @@ class Stability:
 
     def news(self, now: float) -> list[tuple[NodeId, dict[str, Any]]]:
         """PROGRESS frames, for those who have something to hear, or are to say everything once more."""
-        asked = sorted(self._again) if now - self._asked_at >= AGAIN_S else []
+        untold = self.untold()
+        asked = sorted(self._again) if self._again and now - self._asked_at >= AGAIN_S else []
+        if not (untold or asked):
+            return []  # as nearly always
         if asked:
             self._asked_at = now
         more = {"again": True}
-        peers = dict.fromkeys([*self.untold(), *asked])
+        peers = dict.fromkeys([*untold, *asked])
         return [(peer, {"durable": self.rows(peer), **(more if peer in asked else {})}) for peer in peers]
 
     def told(self, peer: NodeId, *, again: bool = False) -> None:
