@@ -352,13 +352,7 @@ class Reader(LogStreams):
         damaged: list[str] = []
 
         async def sound() -> NodeConnection:
-            for address in [each for each in cluster.addresses() if damaged and each not in damaged]:
-                try:
-                    return await cluster.connection(address)
-                except LogboomError:  # it cannot be reached, refuses us, or is of another history
-                    if cluster.closed:
-                        raise
-            return await where()
+            return (await cluster.another(damaged) if damaged else None) or await where()
 
         async def ask(connection: NodeConnection) -> T:
             try:
