@@ -19,7 +19,6 @@ from logboom.errors import (
     DeadlineExceeded,
     IncompatibleVersion,
     InvalidRequest,
-    LogboomError,
     NoSuchPartition,
     PartitionDestroyed,
     Unavailable,
@@ -279,8 +278,8 @@ class Reader(LogStreams):
 
         async def ask(node: NodeConnection) -> dict[int, Watermark]:
             await self._cluster.refresh_partitions(node, linearizable=True)
-            known = sorted(row[0] for row in self._cluster.partitions)
-            wanted = known if partitions is None else list(partitions)
+            known = {row[0] for row in self._cluster.partitions}
+            wanted = sorted(known) if partitions is None else list(partitions)
             for missing in (p for p in wanted if p not in known):
                 why = f"partition {missing} does not exist"
                 raise NoSuchPartition(why, partition_id=missing, partitions=len(known))

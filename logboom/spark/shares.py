@@ -322,14 +322,16 @@ def check_in_log(option: str, offset: int, partition: int, last: int) -> None:
 def _chosen(options: ReadOptions, known: Sequence[int], *, count: int) -> list[int]:
     chosen = list(options.partitions) if options.partitions is not None else list(known)
     named = [p for offsets in (options.start, options.end) if isinstance(offsets, Mapping) for p in offsets]
-    missing = [p for p in (*chosen, *named) if p not in known]
+    there = frozenset(known)
+    missing = [p for p in (*chosen, *named) if p not in there]
     if missing:
         raise NoSuchPartition(
             f"partition {missing[0]} does not exist; this cluster has {count}",
             partition_id=missing[0],
             partitions=count,
         )
-    passed = [p for p in named if p not in chosen]
+    read = frozenset(chosen)
+    passed = [p for p in named if p not in read]
     if passed:
         raise InvalidRequest(f"there are offsets of partition {passed[0]}, which is none of the option partitions")
     return chosen
