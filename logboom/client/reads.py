@@ -35,6 +35,8 @@ AtLeast = int | Token | Literal["session"] | None
 """How new a read has to be."""
 KEYS_BYTES: Final = 128 * 1024
 """Keys of a GET that travel in its header."""
+HEARD_S: Final = 2.0
+"""For a node that is asked for what it may not have heard of yet."""
 SMALL_SCAN: Final = 1_000
 """Scans of up to so many keys share the connection; larger ones get one of their own, which may be slowed down."""
 
@@ -301,7 +303,8 @@ class Reader(LogStreams):
         index = await self._index(at_least, deadline)
 
         async def ask(connection: NodeConnection) -> None:
-            await refresh(connection, at_least=index, timeout=deadline - self._cluster.now)
+            # Another may know of it, or be there: no node has all of the time.
+            await refresh(connection, at_least=index, timeout=min(HEARD_S, deadline - self._cluster.now))
 
         await self._cluster.retry(self.at(node), ask, deadline=deadline)
 
