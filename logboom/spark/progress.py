@@ -99,7 +99,9 @@ class Progress:
             if first > share.end:
                 nothing.add(share.partition_id)
             if first > share.start:
-                self._given_up[share.partition_id] = range(share.start, first)
+                before = self._given_up.get(share.partition_id, range(0))
+                start = before.start if before.stop >= share.start else share.start
+                self._given_up[share.partition_id] = range(start, first)
                 self.seen[share.partition_id] = first - 1
         return frozenset(nothing)
 

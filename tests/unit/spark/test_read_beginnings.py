@@ -236,6 +236,15 @@ def test_what_comes_of_another_node_after_all_is_not_corrupt(three, first):
     assert offsets(merged(found, BOTH, 1, 9, **GO_ON)) == [*range(first, 3), 1, 2, 3]
 
 
+def test_nor_where_it_was_given_up_in_two_steps(three):
+    held = {f"n{k}": {0: (3, 8, 20)} for k in (1, 2, 3)}
+    more = {f"n:{k}": {0: (4, 9, 20)} for k in (1, 2, 3)}
+    parts, last = (Share(0, 1, 4), Share(1, 1, 2)), batch(4, global_index=12)
+    found = three([LATER], [lambda: found.client.held.update(more), LATER], [Unavailable("x")], [A, B, C, last], **held)
+    assert offsets(merged(found, parts, 1, 12, **GO_ON)) == [1, 2, 1, 2, 3, 4]
+    assert len(scanned(found)) == 4
+
+
 # -- nodes that are silent
 
 
