@@ -237,7 +237,10 @@ def _begin_anew(
     if found.elsewhere and options.fail_on_data_loss:
         raise scattered(found.node, found.elsewhere)
     _go_on_behind(progress, found.elsewhere, options, session)
-    return found.node, found.held.passed
+    held = found.held
+    # One that is behind is asked again and again, and not for all from the beginning: it has removed nothing.
+    progress.from_first = not held.behind or bool(held.gone or held.passed)
+    return found.node, held.passed
 
 
 def _pass_over_lost(progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session) -> None:

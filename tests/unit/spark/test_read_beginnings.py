@@ -202,6 +202,7 @@ def test_what_one_node_has_that_is_behind_in_another_log_is_not_lost(three, go_o
     found = three([LATER], [A], [B, C], **held)
     assert offsets(merged(found, BOTH, 1, 9, **go_on)) == [1, 2, 1, 2, 3]
     assert scanned(found) == [None, "n:3", None]
+    assert found.client.asked == [1, 1, 5], "not all of it from the beginning, again and again"
     assert "are gone" not in caplog.text
 
 
