@@ -129,9 +129,12 @@ class SyncClient(Unportable):
             self._closed = True
             running = self._running
         if running is not None:
-            running.close()
-            self._left.detach()
-            self._running = None
+            try:
+                running.close()
+            finally:
+                if running.loop.is_closed():  # else it is to be called again; an error at the end is told once
+                    self._left.detach()
+                    self._running = None
 
     @property
     def producer_id(self) -> bytes:

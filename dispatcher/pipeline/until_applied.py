@@ -14,6 +14,9 @@ from logboom.types import GlobalLogIndex, PartitionId
 if TYPE_CHECKING:
     from dispatcher.pipeline.backend import Backend
 
+HEARD_S: Final = 2.0
+"""Nobody who asks for what this node has not heard of is kept for longer."""
+FAR_S: Final = 1.0
 NAMED_MAX: Final = 8
 """Of those that an error is about."""
 
@@ -21,14 +24,18 @@ NAMED_MAX: Final = 8
 async def until_ordered(backend: Backend, global_index: GlobalLogIndex, deadline: float) -> None:
     """All that is ordered up to there is known here: partitions that were created in front of it, too.
 
-    Raises Unavailable at the deadline, where nobody has led for a while, or as long as this node does not know again
-    what it knew before it was started.
+    Raises Unavailable at the deadline, and after ``HEARD_S`` (others may have heard of it), at once of what is further
+    ahead than a barrier may be, where nobody has led for a while, or as long as this node does not know again what it
+    knew before it was started.
     """
     if not backend.recovery.complete:
         raise Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
     if backend.global_commit_index() >= global_index:
         return
     backend.leaderless.check()
+    now, why = backend.clock.monotonic(), f"this node has not heard of what was ordered up to {global_index}"
+    if global_index > backend.global_commit_index() + backend.settings.barrier.ahead_max:
+        raise Unavailable(f"{why}, by far", retry_after=FAR_S)
     loop = asyncio.get_running_loop()
     heard: asyncio.Future[None] = loop.create_future()
 
@@ -38,9 +45,9 @@ async def until_ordered(backend: Backend, global_index: GlobalLogIndex, deadline
 
     def too_late() -> None:
         if not heard.done():
-            heard.set_exception(Unavailable(f"this node has not heard of what was ordered up to {global_index}"))
+            heard.set_exception(Unavailable(why))
 
-    timer = loop.call_later(max(0.0, deadline - backend.clock.monotonic()), too_late)
+    timer = loop.call_later(min(HEARD_S, max(0.0, deadline - now)), too_late)
     leave = backend.subscribe_ordered(moved)
     try:
         with backend.leaderless.ends(heard):

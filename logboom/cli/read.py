@@ -190,7 +190,10 @@ def tail(
     encoding: str,
     output: str,
 ) -> None:
-    """The committed log of a partition, or of all partitions in global order."""
+    """The committed log of a partition, or of all partitions in global order.
+
+    Which partitions there are the leader is asked; while there is none, --node has those that this node knows of.
+    """
     if partition is None and (start or key_prefix is not None or header is not None):
         raise click.UsageError("--start, --key-prefix and --header need --partition")
     if follow and output == "json":

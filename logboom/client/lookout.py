@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final
 
@@ -49,6 +49,7 @@ class Lookout(Known, Home):
         """By address: when a node is asked for its leader again."""
         self._shunned: dict[str, float] = {}
         """Until then: it hears of no leader, and another does."""
+        self._turn = 0
 
     def _beats(self) -> Callable[[NodeConnection], None]:
         """What a connection calls once a second; it keeps nothing alive."""
@@ -112,6 +113,39 @@ class Lookout(Known, Home):
 
     @abstractmethod
     def _is_down(self, address: str) -> bool: ...
+
+    @abstractmethod
+    def _live(self) -> list[NodeConnection]: ...
+
+    @abstractmethod
+    async def connection(self, address: str) -> NodeConnection:
+        """An open connection to one node. Raises Unavailable."""
+
+    async def another(self, but: Collection[str]) -> NodeConnection | None:
+        """A connection to a node that is none of these, in turn, as ``any`` chooses; None: there is none."""
+        self._turn += 1
+        addresses = [each for each in self.addresses() if each not in but]
+        at = self._turn % max(1, len(addresses))
+        addresses = addresses[at:] + addresses[:at]
+        live = [each for each in self._led(self._live()) if each.address not in but]
+        if live:
+            for address in addresses[:1]:
+                known = self._connections.get(address)
+                if known is not None and known in live:
+                    return known
+                if (known is None or known.closed) and not self._is_down(address):
+                    self._open(address)  # for the next time round
+            return live[self._turn % len(live)]
+        for address in sorted(addresses, key=lambda each: (self._was_removed(each), self._is_down(each))):
+            try:
+                return await self.connection(address)
+            except LogboomError:  # it cannot be reached, refuses us, or is of another history; or we are closed
+                continue
+        return None
+
+    def _was_removed(self, address: str) -> bool:
+        known = self._connections.get(address)
+        return known is not None and self._is_removed(known)
 
     def _leave_removed(self) -> None:
         """Whoever follows something there would wait for ever: it goes on at a member."""

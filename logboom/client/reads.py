@@ -19,7 +19,6 @@ from logboom.errors import (
     DeadlineExceeded,
     IncompatibleVersion,
     InvalidRequest,
-    LogboomError,
     NoSuchPartition,
     PartitionDestroyed,
     Unavailable,
@@ -36,6 +35,8 @@ AtLeast = int | Token | Literal["session"] | None
 """How new a read has to be."""
 KEYS_BYTES: Final = 128 * 1024
 """Keys of a GET that travel in its header."""
+HEARD_S: Final = 2.0
+"""For a node that is asked for what it may not have heard of yet."""
 SMALL_SCAN: Final = 1_000
 """Scans of up to so many keys share the connection; larger ones get one of their own, which may be slowed down."""
 
@@ -270,17 +271,21 @@ class Reader(LogStreams):
         frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
         return _marks(frame), GlobalLogIndex(frame.header["commit_index"])
 
-    async def watermarks_now(self, partitions: Sequence[int] | None, *, deadline: float) -> dict[int, Watermark]:
+    async def watermarks_now(
+        self, partitions: Sequence[int] | None, *, opened: bool, deadline: float
+    ) -> dict[int, Watermark]:
         """Of the partitions (None: all), at whoever proves that it leads. Raises NoSuchPartition.
 
         They are asked for by name: one that is being opened there is waited for, not left out, and one that cannot be
-        shown now keeps nobody from the others.
+        shown now keeps nobody from the others. ``opened``: all that are open there, without the others.
         """
 
         async def ask(node: NodeConnection) -> dict[int, Watermark]:
             await self._cluster.refresh_partitions(node, linearizable=True)
-            known = sorted(row[0] for row in self._cluster.partitions)
-            wanted = known if partitions is None else list(partitions)
+            if opened:
+                return _marks(await node.request(Kind.WATERMARKS, {"partitions": None}))
+            known = {row[0] for row in self._cluster.partitions}
+            wanted = sorted(known) if partitions is None else list(partitions)
             for missing in (p for p in wanted if p not in known):
                 why = f"partition {missing} does not exist"
                 raise NoSuchPartition(why, partition_id=missing, partitions=len(known))
@@ -302,7 +307,8 @@ class Reader(LogStreams):
         index = await self._index(at_least, deadline)
 
         async def ask(connection: NodeConnection) -> None:
-            await refresh(connection, at_least=index, timeout=deadline - self._cluster.now)
+            # Another may know of it, or be there: no node has all of the time.
+            await refresh(connection, at_least=index, timeout=min(HEARD_S, deadline - self._cluster.now))
 
         await self._cluster.retry(self.at(node), ask, deadline=deadline)
 
@@ -352,13 +358,7 @@ class Reader(LogStreams):
         damaged: list[str] = []
 
         async def sound() -> NodeConnection:
-            for address in [each for each in cluster.addresses() if damaged and each not in damaged]:
-                try:
-                    return await cluster.connection(address)
-                except LogboomError:  # it cannot be reached, refuses us, or is of another history
-                    if cluster.closed:
-                        raise
-            return await where()
+            return (await cluster.another(damaged) if damaged else None) or await where()
 
         async def ask(connection: NodeConnection) -> T:
             try:

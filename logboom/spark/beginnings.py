@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from logboom.client import Client
 from logboom.errors import IndexCompacted, LogboomError, PartitionDestroyed, Unavailable, Voided
@@ -14,6 +14,11 @@ from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import ReadOptions
 from logboom.spark.shares import Share
 from logboom.spark.times import PROBES_MAX
+
+GLANCE_S: Final = 5.0
+"""A node that is asked for this or that, and says nothing in this time, is left for another."""
+STAGGER_S: Final = 0.2
+"""The next node is asked beside one that has not answered in this time."""
 
 
 @dataclass(slots=True)
@@ -34,14 +39,37 @@ class Held:
     def _lacks(self, share: Share) -> int:
         if share.partition_id in self.behind:
             return share.rows
-        return min(self.gone.get(share.partition_id, share.start), share.end + 1) - share.start
+        return max(0, min(self.gone.get(share.partition_id, share.start), share.end + 1) - share.start)
+
+    def has_removed(self, wanted: Iterable[Share]) -> bool:
+        """Some of it: unlike what it is behind in, that does not come any more."""
+        return any(self.gone.get(share.partition_id, 0) > share.start for share in wanted if share.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which node to read from."""
+
+    node: str
+    held: Held
+    lost: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the first offset that any node has, where something in front of that is wanted."""
+
+    @property
+    def elsewhere(self) -> dict[int, int]:
+        """The first that this node has, where others have more: none of them has all that the others have, nor will."""
+        return {p: first for p, first in self.held.gone.items() if first > self.lost.get(p, 0)}
 
 
 def held_by(node: str, wanted: Sequence[Share], start_global: int, session: Session, *, timeout: float) -> Held:
     """What a node has of shares, from a global index on. Raises DeadlineExceeded, PartitionDestroyed, TimeoutError."""
+    return session.run(lambda client: _held(client, node, wanted, start_global, timeout))
+
+
+async def _held(client: Client, node: str, wanted: Sequence[Share], start_global: int, timeout: float) -> Held:
     found = Held()
 
-    async def first(client: Client, partition: int, **where: Any) -> int | None:
+    async def first(partition: int, **where: Any) -> int | None:
         # A credit of one byte: one batch.
         batches = client.tail(partition, **where, follow=False, node=node, credit=1, on_void=_refuse)
         async with aclosing(batches):
@@ -49,82 +77,122 @@ def held_by(node: str, wanted: Sequence[Share], start_global: int, session: Sess
                 return int(batch.first_index)
         return None
 
-    async def look(client: Client, share: Share, gate: asyncio.Semaphore) -> None:
+    async def look(share: Share) -> None:
         partition = share.partition_id
-        async with gate:
+        try:
+            if await first(partition, start=share.start) is None:
+                found.behind.add(partition)
+        except Voided:  # its reader says so
+            return
+        except IndexCompacted as removed:
             try:
-                if await first(client, partition, start=share.start) is None:
-                    found.behind.add(partition)
-            except Voided:  # its reader says so
+                await first(partition, start_global=start_global)
+            except IndexCompacted:
+                found.gone[partition] = int(removed.first)
                 return
-            except IndexCompacted as removed:
-                try:
-                    await first(client, partition, start_global=start_global)
-                except IndexCompacted:
-                    found.gone[partition] = int(removed.first)
-                    return
-                except Voided:
-                    pass
-                found.passed[partition] = int(removed.first)
+            except Voided:
+                pass
+            found.passed[partition] = int(removed.first)
 
-    async def all_of(client: Client) -> None:
-        gate = asyncio.Semaphore(PROBES_MAX)
-        async with asyncio.timeout(timeout):
-            await all_or_none(look(client, share, gate) for share in wanted)
+    gate, clock = asyncio.Semaphore(PROBES_MAX), asyncio.get_running_loop().time
+    glance, end = _glance(timeout), clock() + timeout
 
-    session.run(all_of)
+    async def in_turn(share: Share) -> None:
+        async with gate:
+            await look(share)
+        if not silent.expired():
+            silent.reschedule(min(end, clock() + glance))
+
+    async with asyncio.timeout(glance) as silent:
+        await all_or_none(in_turn(share) for share in wanted)
     return found
 
 
 def holder(
     options: ReadOptions, node: str | None, wanted: Sequence[Share], start_global: int, session: Session, *, turn: int
-) -> tuple[str, Held]:
-    """The first node that has all that is wanted; else the one that lacks least of it, and what nobody has.
+) -> Choice:
+    """The first node that has all that is wanted; else of those that answer the one to read from.
 
-    ``node``: the only one to be asked. ``turn``: says who is asked first. Raises Unavailable if no node can be asked,
-    PartitionDestroyed.
+    ``node``: the only one to be asked. ``turn``: says who is asked first. Whoever does not answer keeps nobody from the
+    others. Raises Unavailable if none does, PartitionDestroyed.
     """
     timeout = options.target.request_timeout_ms / 1000
-    if node is not None:
-        return _choose([node], wanted, start_global, session, timeout)
-    members = list(session.run(lambda client: client.members()).values())
-    at = turn % max(1, len(members))
-    try:
-        return _choose([*members[at:], *members[:at]], wanted, start_global, session, timeout)
-    except Unavailable:  # from here they may have other addresses
-        return _choose(options.target.endpoints.split(","), wanted, start_global, session, timeout)
+
+    async def choose(client: Client) -> Choice:
+        if node is not None:
+            return await _choose(client, [node], [], wanted, start_global, timeout)
+        members = list((await client.members()).values())
+        at = turn % max(1, len(members))
+        # From here members may have other addresses.
+        given = [each for each in options.target.endpoints.split(",") if each not in members]
+        return await _choose(client, [*members[at:], *members[:at]], given, wanted, start_global, timeout)
+
+    return session.run(choose)
 
 
-def _choose(
-    nodes: Sequence[str], wanted: Sequence[Share], start_global: int, session: Session, timeout: float
-) -> tuple[str, Held]:
+async def _choose(
+    client: Client,
+    nodes: Sequence[str],
+    else_these: Sequence[str],
+    wanted: Sequence[Share],
+    start_global: int,
+    timeout: float,
+) -> Choice:
+    stagger = min(STAGGER_S, _glance(timeout) / 4)
     said: dict[str, Held] = {}
     failed: Exception | None = None
-    for node in nodes:
-        try:
-            held = held_by(node, wanted, start_global, session, timeout=timeout / len(nodes))
-        except PartitionDestroyed:
-            raise
-        except (LogboomError, TimeoutError) as error:  # another may answer
-            failed = error
-            continue
-        if not held.lacks(wanted):
-            return node, held
-        said[node] = held
+    asked: dict[str, asyncio.Task[Held]] = {}
+    waiting = [*nodes, *else_these]
+    try:
+        while True:
+            if waiting and waiting[0] not in nodes and said:
+                waiting.clear()
+            if waiting:
+                each = waiting.pop(0)
+                asked[each] = asyncio.ensure_future(_held(client, each, wanted, start_global, timeout))
+            if not asked:
+                break
+            patience = stagger if waiting else None
+            await asyncio.wait(asked.values(), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            for each in [name for name, task in asked.items() if task.done()]:
+                try:
+                    held = asked.pop(each).result()
+                except PartitionDestroyed:
+                    raise
+                except (LogboomError, TimeoutError) as error:  # another may answer
+                    failed = error
+                    continue
+                if not held.lacks(wanted):
+                    return Choice(each, held)
+                said[each] = held
+    finally:
+        for task in asked.values():
+            task.cancel()
+        await asyncio.gather(*asked.values(), return_exceptions=True)
     if not said:
         raise Unavailable(f"no node says where its logs begin: {failed}") from failed
-    node = min(said, key=lambda each: said[each].lacks(wanted))
-    return node, _without_those_to_come(said[node], list(said.values()))
+    return _best(said, wanted)
 
 
-def _without_those_to_come(held: Held, others: Sequence[Held]) -> Held:
-    """Of a log of which one node has nothing yet, and the others have removed it, it is gone."""
-    gone = dict(held.gone)
-    for partition in held.behind:
-        firsts = [each.gone[partition] for each in others if partition in each.gone]
-        if firsts and all(partition in each.gone or partition in each.behind for each in others):
-            gone[partition] = min(firsts)
-    return Held(gone, held.passed, held.behind - gone.keys())
+def _best(said: Mapping[str, Held], wanted: Sequence[Share]) -> Choice:
+    """Of nodes that lack something: one that has removed nothing that others have, though it be behind; or most."""
+    lost = _lost(said.values())
+    rest = [replace(each, start=max(each.start, lost.get(each.partition_id, 0))) for each in wanted]
+    node = min(said, key=lambda each: (said[each].has_removed(rest), said[each].lacks(rest)))
+    return Choice(node, said[node], lost)
+
+
+def _lost(nodes: Collection[Held]) -> dict[int, int]:
+    """What each has removed, or is behind in: of what all others have removed, one that is behind says nothing."""
+    found = dict[int, int]()
+    for partition in {p for held in nodes for p in held.gone}:
+        if all(partition in held.gone or partition in held.behind for held in nodes):
+            found[partition] = min(held.gone[partition] for held in nodes if partition in held.gone)
+    return found
+
+
+def _glance(timeout: float) -> float:
+    return min(GLANCE_S, timeout / 2)
 
 
 def _refuse(gap: Voided) -> None:

@@ -6,29 +6,28 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 
 from logboom.client import Client
 from logboom.client.reads import LogBatch, close_now
-from logboom.errors import CorruptData, DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
+from logboom.errors import DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
 from logboom.records import RecordBlock
-from logboom.spark.beginnings import held_by, holder
+from logboom.spark.beginnings import GLANCE_S, Choice, held_by, holder
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import ReadOptions
+from logboom.spark.progress import GONE, Progress, lost, scattered
 from logboom.spark.shares import Merged, Share, Span, without
 
 log: Final = logging.getLogger("logboom.spark")
 CREDIT_MIN: Final = 64 * 1024
 LOOK_AGAIN_S: Final = 0.05
-GLANCE_S: Final = 5.0
-"""A node that is asked how far it is, and does not say so in this time, is left for another."""
+EMPTY_PASSES: Final = 5
+"""After so many without a batch nodes are asked where their logs begin: mostly one is a moment behind."""
 SPILL_AFTER_S: Final = 5.0
 """In all: a node waits twice as long for whoever takes nothing, at least. Tasks that are quick write no file."""
-GONE: Final = "partition %d: %d records from offset %d on are gone; going on behind them"
 
 
 def read_state(options: ReadOptions, share: Share, names: Sequence[str], session: Session) -> Iterator[pa.RecordBatch]:
@@ -79,7 +78,7 @@ def read_log(
         except IndexCompacted as error:
             first = int(error.fields.get("first", share.end + 1))
             if options.fail_on_data_loss:
-                raise _lost(share.partition_id, position, first) from error
+                raise lost(share.partition_id, position, first) from error
             gone = min(first, share.end + 1) - position
             log.warning(GONE, share.partition_id, gone, position)
             position = max(position, first)
@@ -162,133 +161,19 @@ class _BeginsLater(Exception):
     """Of the logs of a merged scan, one begins behind the index that was asked for."""
 
 
-@dataclass(slots=True)
-class _Progress:
-    """How far a merged scan has come."""
-
-    merged: Merged
-    fail_on_data_loss: bool
-    after_global: int
-    seen: dict[int, int] = field(default_factory=dict)
-    from_first: bool = False
-    """What comes now comes from where each log begins, not from a global index."""
-    passed: Mapping[int, int] = field(default_factory=dict)
-    """By partition, where it begins, if what is missing in front of that lies in front of the range, too."""
-    _done: bool = False
-
-    def done(self) -> bool:
-        """All of the range has been seen."""
-        return self._done
-
-    def batches_of(self, items: Sequence[LogBatch | Voided]) -> list[LogBatch]:
-        """What is to be read of what has come. Raises Voided, IndexCompacted, CorruptData if something is missing."""
-        return [each for each in items if self._take(each) and not isinstance(each, Voided)]
-
-    def _take(self, batch: LogBatch | Voided) -> bool:
-        """False: it lies outside of what is to be read yet."""
-        span, partition = self.merged.span, batch.partition_id
-        self._done = self._done or batch.global_index >= span.high
-        before = self.seen.get(partition)
-        if batch.global_index <= self.after_global:
-            self.seen[partition] = max(before or 0, int(batch.last_index))
-            return False
-        # One behind the range, too: it tells that nothing is left of what should have come in front of it.
-        if before is not None and batch.first_index != before + 1:
-            self._gap(batch, before)
-        if before is None and (self.from_first or span.low <= 1):
-            self._missing(self._rest(partition, 0), int(batch.first_index))
-        self.seen[partition] = int(batch.last_index)
-        if batch.global_index > span.high:
-            return False
-        if isinstance(batch, Voided):
-            self._step_over(batch)
-        self.after_global = batch.global_index
-        return True
-
-    def _step_over(self, void: Voided) -> None:
-        share = self._share(void.partition_id)
-        first = max(share.start, void.first_index)
-        missing = min(share.end, void.last_index) + 1 - first
-        if missing > 0:
-            if self.fail_on_data_loss:
-                raise void
-            log.warning(GONE, void.partition_id, missing, first)
-
-    def leave_out(self, gone: PartitionDestroyed, rest: Merged) -> None:
-        """Go on with the others, which may end earlier."""
-        log.warning("%s; it was read up to offset %d", gone, self.seen.get(gone.partition_id, 0))
-        self.go_on_with(rest)
-
-    def go_on_with(self, rest: Merged) -> None:
-        """What is left of the range."""
-        self.merged = rest
-        self._done = self._done or self.after_global >= rest.span.high
-
-    def wanted(self) -> list[Share]:
-        """What is still to be read of each, or lies behind the range."""
-        following = (self._rest(s.partition_id, self.seen.get(s.partition_id, 0)) for s in self.merged.parts)
-        return [share for share in following if share.rows]
-
-    def begin_behind(self, gone: Mapping[int, int]) -> frozenset[int]:
-        """Nothing is expected in front of these offsets any more. Those of which nothing is left.
-
-        Raises IndexCompacted.
-        """
-        nothing = set[int]()
-        for share in self.wanted():
-            first = gone.get(share.partition_id, 0)
-            self._missing(share, first)
-            if first > share.end:
-                nothing.add(share.partition_id)
-            if first > share.start:
-                self.seen[share.partition_id] = first - 1
-        return frozenset(nothing)
-
-    def _rest(self, partition: int, before: int) -> Share:
-        share = self._share(partition)
-        return replace(share, start=max(share.start, before + 1, self.passed.get(partition, 0)))
-
-    def _gap(self, batch: LogBatch | Voided, before: int) -> None:
-        partition = batch.partition_id
-        if batch.first_index > before:
-            rest = self._rest(partition, before)
-            if self.from_first or not self.fail_on_data_loss:
-                self._missing(rest, int(batch.first_index))
-                return
-            if min(rest.end + 1, batch.first_index) <= rest.start:
-                return
-        raise CorruptData(
-            f"partition {partition}: offset {batch.first_index} came after {before}; if what is between was "
-            "declared void, failOnDataLoss=false goes on behind it",
-            path=f"partition {partition}",
-            offset=before,
-        )
-
-    def _missing(self, share: Share, first: int) -> None:
-        missing = min(first, share.end + 1) - share.start
-        if missing <= 0:
-            return
-        if self.fail_on_data_loss:
-            raise _lost(share.partition_id, share.start, first)
-        log.warning(GONE, share.partition_id, missing, share.start)
-
-    def _share(self, partition: int) -> Share:
-        return next(s for s in self.merged.parts if s.partition_id == partition)
-
-
 def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session: Session) -> Iterator[pa.RecordBatch]:
     """Several partitions in global order. Raises DeadlineExceeded, IndexCompacted, Voided, CorruptData.
 
     A node tells no more than it had when it was asked, and it may be behind: it is asked again from there on until
     something at the end of the range, or behind it, has been seen. Where on all nodes one log begins behind the range's
     start, all are read from where they begin: each has removed what it has, and from a common index on others would
-    lack more. Then it matters which node is asked (``beginnings``).
+    lack more. Then it matters which node is asked (``beginnings``), and lost is what none of those that answer has.
     """
     node = _address(options, session)
-    progress = _Progress(merged, options.fail_on_data_loss, merged.span.low - 1)
+    progress = Progress(merged, options.fail_on_data_loss, merged.span.low - 1)
     patience = options.target.request_timeout_ms / 1000
     failures, deadline = 0, time.monotonic() + patience
-    begins_later, looked = False, False
+    begins_later, empty = False, 0
     while not progress.done():
         before, asked = progress.after_global, node
         progress.from_first, progress.passed, begins_later = begins_later, {}, False
@@ -305,10 +190,12 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
                     yield from pieces(log_columns(ready, schema))
                 if progress.done():
                     return
-            if progress.after_global == before and not looked:
+            empty += progress.after_global == before
+            if progress.after_global == before and empty == EMPTY_PASSES:
                 # Of what all others have removed, one that is behind says nothing.
-                looked = True
-                _begin_anew(progress, node, failures, options, session)
+                began = time.monotonic()
+                _pass_over_lost(progress, node, failures, options, session)
+                deadline += time.monotonic() - began
                 if progress.done():
                     return
         except _BeginsLater:
@@ -331,7 +218,7 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
             if not error.retryable or failures > options.retries:
                 raise
         if progress.after_global > before:
-            failures, deadline, looked = 0, time.monotonic() + patience, False
+            failures, deadline, empty = 0, time.monotonic() + patience, 0
         elif time.monotonic() > deadline:
             raise _late(options, "in global order", before, merged.span.high)
         else:
@@ -339,22 +226,41 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
 
 
 def _begin_anew(
-    progress: _Progress, node: str | None, turn: int, options: ReadOptions, session: Session
+    progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session
 ) -> tuple[str, Mapping[int, int]]:
     """Which node to read from where its logs begin, and what that is in front of the range.
 
-    Raises IndexCompacted for what is gone from all; with ``failOnDataLoss=false`` goes on behind that.
+    Raises IndexCompacted for what is gone; with ``failOnDataLoss=false`` goes on behind that.
     """
+    found = _holder(progress, node, turn, options, session)
+    _go_on_behind(progress, found.lost, options, session)
+    if found.elsewhere and options.fail_on_data_loss:
+        raise scattered(found.node, found.elsewhere)
+    _go_on_behind(progress, found.elsewhere, options, session)
+    held = found.held
+    # One that is behind is asked again and again, and not for all from the beginning: it has removed nothing.
+    progress.from_first = not held.behind or bool(held.gone or held.passed)
+    return found.node, held.passed
+
+
+def _pass_over_lost(progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session) -> None:
+    """Go on behind what nobody has. What one node has is waited for: another may be asked next. Raises as above."""
+    _go_on_behind(progress, _holder(progress, node, turn, options, session).lost, options, session)
+
+
+def _holder(progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session) -> Choice:
     turn += progress.merged.span.low  # not all tasks ask the same
-    chosen, held = holder(options, node, progress.wanted(), progress.after_global + 1, session, turn=turn)
-    nothing = progress.begin_behind(held.gone)
+    return holder(options, node, progress.wanted(), progress.after_global + 1, session, turn=turn)
+
+
+def _go_on_behind(progress: Progress, gone: Mapping[int, int], options: ReadOptions, session: Session) -> None:
+    nothing = progress.begin_behind(gone)
     if nothing:  # the range may have ended with that
         progress.go_on_with(without(progress.merged, nothing, options, session))
-    return chosen, held.passed
 
 
 def _scan(
-    progress: _Progress, node: str | None, options: ReadOptions, session: Session
+    progress: Progress, node: str | None, options: ReadOptions, session: Session
 ) -> Iterator[list[LogBatch | Voided]]:
     """From where ``progress`` is; or from where the logs of a node begin, if it still has what it was chosen for."""
     partitions = [s.partition_id for s in progress.merged.parts]
@@ -409,14 +315,6 @@ def _gathered(batches: Sequence[LogBatch]) -> Iterator[list[LogBatch]]:
 
 def _size(item: LogBatch | Voided) -> int:
     return 0 if isinstance(item, Voided) else item.records.nbytes
-
-
-def _lost(partition_id: int, position: int, first: int) -> IndexCompacted:
-    return IndexCompacted(
-        f"partition {partition_id}: offset {position} is gone, {first} is the first that is held; failOnDataLoss=false "
-        "goes on there",
-        first=first,
-    )
 
 
 def _late(options: ReadOptions, where: str, position: int, end: int) -> DeadlineExceeded:

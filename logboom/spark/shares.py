@@ -18,6 +18,7 @@ from logboom.errors import (
     InvalidRequest,
     NoSuchPartition,
     PartitionDestroyed,
+    Unavailable,
     Voided,
 )
 from logboom.spark.connection import Session, all_or_none
@@ -28,6 +29,8 @@ from logboom.types import Watermark
 log: Final = logging.getLogger("logboom.spark")
 HIGHEST: Final = (1 << 63) - 1
 ASK_AGAIN_S: Final = 0.05
+OPENED_S: Final = 2.0
+"""For partitions to be open where they are asked for, before a stream goes on without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +173,14 @@ def without(merged: Merged, partitions: Collection[int], options: ReadOptions, s
     return Merged(Span(merged.span.low, min(merged.span.high, high)), parts)
 
 
-def marks(options: ReadOptions, session: Session) -> list[Watermark]:
+def marks(options: ReadOptions, session: Session, *, opened: bool = False) -> list[Watermark]:
     """Of those partitions that the options name, or all that users see, as far as there are any now.
 
     The leader's, with every committed record, or the node's asked. They are asked for by name: one that is being opened
     where they are asked for is waited for, not left out, and one that nobody wants keeps nobody from the others.
+    ``opened``: after a while it is left out, with a line in the log.
     """
+    patience = min(OPENED_S, options.target.request_timeout_ms / 1000 / 2) if opened else None
     _check_node(options, session)
     node, wanted = options.node, _wanted(options)
     while True:
@@ -186,13 +191,24 @@ def marks(options: ReadOptions, session: Session) -> list[Watermark]:
         if not asked:
             return []
         try:
-            return session.run(partial(_marks, asked, node))
+            return session.run(partial(_marks, asked, node, patience))
         except NoSuchPartition:  # since it was said to be there
             continue
+        except (Unavailable, DeadlineExceeded) as error:
+            if not opened:
+                raise
+            wanted_now, found = frozenset(asked), session.run(partial(_marks_of_opened, node))
+            found = [mark for mark in found if mark.partition_id in wanted_now]
+            log.warning("%d of %d partitions are read: %s", len(found), len(asked), error)
+            return found
 
 
-async def _marks(partitions: Sequence[int], node: str | None, client: Client) -> list[Watermark]:
-    return await client.watermarks(partitions, node=node, linearizable=node is None)
+async def _marks(partitions: Sequence[int], node: str | None, timeout: float | None, client: Client) -> list[Watermark]:
+    return await client.watermarks(partitions, node=node, linearizable=node is None, timeout=timeout)
+
+
+async def _marks_of_opened(node: str | None, client: Client) -> list[Watermark]:
+    return await client.watermarks(node=node, linearizable=node is None, opened=node is None)
 
 
 def _wanted(options: ReadOptions) -> frozenset[int] | None:
@@ -322,14 +338,16 @@ def check_in_log(option: str, offset: int, partition: int, last: int) -> None:
 def _chosen(options: ReadOptions, known: Sequence[int], *, count: int) -> list[int]:
     chosen = list(options.partitions) if options.partitions is not None else list(known)
     named = [p for offsets in (options.start, options.end) if isinstance(offsets, Mapping) for p in offsets]
-    missing = [p for p in (*chosen, *named) if p not in known]
+    there = frozenset(known)
+    missing = [p for p in (*chosen, *named) if p not in there]
     if missing:
         raise NoSuchPartition(
             f"partition {missing[0]} does not exist; this cluster has {count}",
             partition_id=missing[0],
             partitions=count,
         )
-    passed = [p for p in named if p not in chosen]
+    read = frozenset(chosen)
+    passed = [p for p in named if p not in read]
     if passed:
         raise InvalidRequest(f"there are offsets of partition {passed[0]}, which is none of the option partitions")
     return chosen

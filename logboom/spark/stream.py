@@ -74,7 +74,9 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; ``start`` if there is nothing to read."""
-        known, self._ends = StreamOffset.from_json(start), self._now()
+        known = StreamOffset.from_json(start)
+        # One that does not open keeps no stream from the others; of a run that is to end there, it is to be read, too.
+        self._ends = self._now(opened=self._until is None)
         ends, here = self._ends, self._here()
         known.check(*here)
         self._check_ends(known)
@@ -82,16 +84,18 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             # Of a partition that has come since, nothing. A new leader may yet have to apply what the one before had:
             # it has it, and a task waits for it.
             ends = {p: self._until.get(p, known.next.get(p, 1)) for p in ends}
+        options = self._options
+        never = [p for p in options.partitions or () if p not in ends and p not in known.next]
         missing = [p for p in known.next if p not in ends and self._chosen(p)]
-        if missing:
-            # A node that begins anew, or is behind, does not know them yet: forgotten, they would be read again from 1.
-            alive = living(reached(self._options.target))
+        if missing or never:
+            # A node that begins anew, or is behind, does not know them yet, or has not opened them: forgotten, they
+            # would be read again from 1.
+            alive = living(reached(options.target))
+            never = [p for p in never if p not in alive]
             ends |= {p: known.next[p] for p in missing if p in alive}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        options = self._options
         step = advance(known, ends, rows_max=rows_max, tasks_min=options.tasks_min, chosen=options.partitions)
         gone = step.gone
-        never = [p for p in options.partitions or () if p not in ends and p not in known.next]
         if never and options.node is None and options.fail_on_data_loss:
             raise NoSuchPartition(
                 f"option partitions names {never[0]}, which does not exist; failOnDataLoss=false waits for it",
@@ -149,9 +153,13 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         rows = sum(max(0, end - known.next.get(p, 1)) for p, end in ends.items())
         return rows < least and self._planned is not None and time.monotonic() < self._planned + delay_s
 
-    def _now(self) -> dict[int, int]:
-        """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode."""
-        found = [m for m in marks(self._options, reached(self._options.target)) if self._chosen(m.partition_id)]
+    def _now(self, *, opened: bool = False) -> dict[int, int]:
+        """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode.
+
+        ``opened``: see ``marks``.
+        """
+        seen = marks(self._options, reached(self._options.target), opened=opened)
+        found = [m for m in seen if self._chosen(m.partition_id)]
         self._logged = {int(m.partition_id): int(m.log_index) for m in found}
         self._still = {int(m.partition_id) for m in found if m.state in STILL}
         return {int(m.partition_id): int(m.applied_index) + 1 for m in found}

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from dispatcher.pipeline import until_applied
 from dispatcher.pipeline.leaderless import ELECTIONS, Leaderless
 from dispatcher.sessions import admin
 from logboom.errors import InvalidRequest, NotLeader, Unavailable
-from logboom.settings import RaftSettings
+from logboom.settings import BarrierSettings, RaftSettings
 from tests.unit.dispatcher.reading_world import ORDERED, World
 
 LONG_S = ELECTIONS * RaftSettings().election_patience_ms / 1000
@@ -26,6 +27,7 @@ class Node(World):
         self.recovery = SimpleNamespace(complete=True)
         clock: Any = SimpleNamespace(monotonic=lambda: self.now)
         self.leaderless = Leaderless(clock, RaftSettings())
+        self.settings = SimpleNamespace(barrier=BarrierSettings(ahead_max=10))
         self.rows = [[0], [1]]
 
     def partition_rows(self) -> Any:
@@ -91,6 +93,29 @@ async def test_it_waits_no_longer_than_it_may_nor_where_nobody_leads() -> None:
         await node.told(at_least=6)
     assert await node.told(at_least=5) == [[0], [1]]
     assert not node.wakers[ORDERED]
+
+
+async def test_nobody_is_kept_for_all_of_his_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was told when he had given up, and could not ask another."""
+    monkeypatch.setattr(until_applied, "HEARD_S", 0.01)
+    node = Node()
+    with pytest.raises(Unavailable, match="has not heard of what was ordered up to 6"):
+        await node.told(at_least=6, wait_s=600.0)
+    assert not node.wakers[ORDERED]
+
+
+async def test_what_is_far_ahead_is_not_waited_for() -> None:
+    """Thousands who named an index that never comes were looked at whenever anything was ordered."""
+    node = Node()
+    waiting = asyncio.ensure_future(node.told(at_least=15))
+    await asyncio.sleep(0)
+    assert len(node.wakers[ORDERED]) == 1
+    for far in (16, 1 << 60):
+        with pytest.raises(Unavailable, match="by far"):
+            await node.told(at_least=far)
+    assert len(node.wakers[ORDERED]) == 1
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def test_what_cannot_be_is_refused() -> None:

@@ -100,3 +100,27 @@ async def test_who_cannot_be_reached_keeps_nobody_waiting() -> None:
         await nodes[2].stop()
         with pytest.raises((CorruptData, Unavailable)):
             await read(boom, Kind.GET, at_least=3, timeout=1.0)
+
+
+async def test_where_one_has_it_damaged_the_others_are_asked_in_turn() -> None:
+    """The same one was asked each time, which was starting again, and never the third, which had it whole."""
+    async with cluster(3) as nodes, Client(nodes[0].address) as boom:
+        damaged(nodes[:1])
+        nodes[1].answers |= dict.fromkeys(READS, fails(Unavailable("recovering", retry_after=0.001)))
+        sound(nodes[2])
+        for _ in range(6):
+            assert await read(boom, Kind.GET, at_least=3) == b"A"
+        assert asked(nodes)[2] == 6
+
+
+async def test_one_that_is_no_member_any_more_is_not_asked() -> None:
+    async with cluster(3) as nodes, Client(nodes[0].address) as boom:
+        damaged(nodes[:1])
+        nodes[1].answers |= dict.fromkeys(READS, fails(Unavailable("nothing new comes here", retry_after=0.001)))
+        sound(nodes[2])
+        for node in nodes:
+            await boom._cluster.connection(node.address)
+        boom._cluster._removed = frozenset([nodes[1].name])
+        for _ in range(6):
+            assert await read(boom, Kind.GET, at_least=3) == b"A"
+        assert asked(nodes)[1:] == [0, 6]

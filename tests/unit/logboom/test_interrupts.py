@@ -9,7 +9,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
-from logboom import Put, SyncClient
+import pytest
+
+from logboom import Put, SyncClient, background
 from logboom.types import KIB
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.command_line import until
@@ -128,6 +130,23 @@ def test_whenever_it_comes_to_who_waits_for_room_those_behind_go_on(node: FakeNo
             assert [answer.result(PATIENCE_S).count for answer in answers] == [1, 1], interrupt.where
             at_rest, number = not interrupt.where, number + 1
     assert waited > 10
+
+
+def test_what_goes_wrong_at_the_end_is_told_once(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further call raised it again, and the client was held for as long as the process."""
+    end = background._end
+
+    async def breaks(client: Any) -> None:
+        await end(client)
+        raise OSError("at the end")
+
+    monkeypatch.setattr(background, "_end", breaks)
+    client = SyncClient(node.address)
+    client.partitions()
+    with pytest.raises(OSError, match="at the end"):
+        client.close()
+    client.close()
+    assert not client._left.alive
 
 
 def test_whenever_it_comes_to_who_closes_it_can_be_closed_again(node: FakeNode) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from logboom import Client
+from logboom.client import reads
 from logboom.errors import Unavailable
 from logboom.types import GlobalLogIndex, Token
 from logboom.wire import Frame, Kind
@@ -83,6 +84,30 @@ class TestPartitions:
             [scan] = leader.of(Kind.VIEW_SCAN) + lagging.of(Kind.VIEW_SCAN)
             assert scan.header["partitions"] == [0, 1, 2, 3, 9]
             assert leader.of(Kind.ADMIN)[-1].header["timeout_ms"] > 1000
+
+    async def test_one_that_has_not_heard_of_it_does_not_keep_its_client_until_the_end(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It said so when there was no time left for another."""
+        async with cluster(2) as [knows, lagging], Client(lagging.address) as boom:
+            self._admin(knows, [0, 1, 2, 3, 9])
+            waits = list[int]()
+
+            def admin(session: Session, frame: Frame) -> None:
+                waits.append(frame.header["timeout_ms"])
+                late = Unavailable("not heard of", retry_after=0.001)
+                asyncio.get_running_loop().call_later(waits[-1] / 1000, session.fail, frame, late)
+
+            lagging.answers[Kind.ADMIN] = admin
+            for node in (knows, lagging):
+                node.answers[Kind.VIEW_SCAN] = silent
+                await boom._cluster.connection(node.address)
+            monkeypatch.setattr(reads, "HEARD_S", 0.02)
+            for _ in range(4):  # whoever's turn it is
+                await boom.refresh_partitions(at_least=7, timeout=60.0)
+            assert boom._cluster.partitions[-1][0] == 9
+            assert waits
+            assert max(waits) <= 20
 
     @pytest.mark.parametrize("named", [False, True])
     async def test_a_scan_of_all_logs_is_of_those_that_the_leader_knows_of(self, named: bool) -> None:

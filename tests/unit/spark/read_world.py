@@ -19,6 +19,8 @@ from logboom.types import Watermark
 
 LATER = object()
 """What follows in a stream comes when the node has been asked how far it is."""
+HANGS = object()
+"""In place of what a node has: it does not answer."""
 E = {"endpoints": "a:1", "requestTimeoutMs": "2000"}
 
 
@@ -63,6 +65,8 @@ class Client:
         """Where a node's log begins."""
         self.looked.append(node)
         held = self.held.get(node, {} if node in self.nodes.values() else Unavailable("nobody is there"))
+        if held is HANGS:
+            await asyncio.Event().wait()
         if isinstance(held, Exception):
             raise held
         first, before_global, last = held.get(partition, (1, 0, 1 << 60))

@@ -3,8 +3,9 @@
 import pytest
 
 from logboom.errors import IndexCompacted, PartitionDestroyed, Unavailable
+from logboom.spark.read import EMPTY_PASSES
 from logboom.spark.shares import Share
-from tests.unit.spark.read_world import batch, merged, offsets, session
+from tests.unit.spark.read_world import HANGS, batch, merged, offsets, session
 
 __all__ = ["session"]
 
@@ -12,6 +13,7 @@ BOTH = (Share(0, 1, 3), Share(1, 1, 2))
 A, B, C = batch(1, 2, global_index=4), batch(1, 2, partition=1, global_index=6), batch(3, 1, global_index=9)
 LATER = IndexCompacted("another index is the first", first=12)
 GO_ON = {"failOnDataLoss": "false"}
+NOTHING_YET = [[]] * EMPTY_PASSES
 NO_A = {0: (4, 9, 1 << 60)}
 """All that is asked for of partition 0 was removed, the last of it at global index 9; there is more."""
 
@@ -173,9 +175,97 @@ def test_one_that_is_behind_says_nothing_of_what_all_others_have_removed(three):
     """It was asked again and again, as it ended its scan each time without a batch."""
     removed = {"n1": {0: (4, 9, 3)}, "n2": {0: (1, 0, 0)}, "n3": {0: (4, 9, 3)}}
     with pytest.raises(IndexCompacted, match="offset 1 is gone, 4 is the first"):
-        list(merged(three([], **removed), (Share(0, 1, 3),), 1, 9))
-    assert offsets(merged(three([], **removed), (Share(0, 1, 3),), 1, 9, **GO_ON)) == []
-    found = three([], [A, C], n1={0: (4, 9, 3)}, n2={0: (1, 0, 0)})
+        list(merged(three(*NOTHING_YET, **removed), (Share(0, 1, 3),), 1, 9))
+    assert offsets(merged(three(*NOTHING_YET, **removed), (Share(0, 1, 3),), 1, 9, **GO_ON)) == []
+    found = three(*NOTHING_YET, [A, C], n1={0: (4, 9, 3)}, n2={0: (1, 0, 0)})
     assert offsets(merged(found, (Share(0, 1, 3),), 1, 9)) == [1, 2, 3], "the third has it"
-    found = three([A], [C], n1={0: (1, 0, 2)}, n2={0: (1, 0, 2)}, n3={0: (1, 0, 2)})
+    behind = {f"n{k}": {0: (1, 0, 2)} for k in (1, 2, 3)}
+    found = three([A], *NOTHING_YET, [C], **behind)
     assert offsets(merged(found, (Share(0, 1, 3),), 1, 9)) == [1, 2, 3], "all are behind"
+
+
+def test_one_that_is_a_moment_behind_is_not_looked_into(three):
+    """All nodes were asked where their logs begin, by each task at the front."""
+    found = three(*NOTHING_YET[1:], [A, B, C])
+    assert offsets(merged(found, BOTH, 1, 9)) == [1, 2, 1, 2, 3]
+    assert found.client.looked == []
+
+
+# -- what one has, and others do not
+
+
+@pytest.mark.parametrize("go_on", [{}, GO_ON], ids=["fails", "goes-on"])
+def test_what_one_node_has_that_is_behind_in_another_log_is_not_lost(three, go_on, caplog):
+    """The one that lacked least was taken for all: what it had removed was lost, and then came, as corrupt."""
+    held = {"n1": {0: (2, 3, 9)}, "n2": {0: (2, 3, 9)}, "n3": {1: (1, 0, 0)}}
+    assert offsets(merged(three(*NOTHING_YET, [A, B, C], **held), BOTH, 1, 9, **go_on)) == [1, 2, 1, 2, 3]
+    found = three([LATER], [A], [B, C], **held)
+    assert offsets(merged(found, BOTH, 1, 9, **go_on)) == [1, 2, 1, 2, 3]
+    assert scanned(found) == [None, "n:3", None]
+    assert found.client.asked == [1, 1, 5], "not all of it from the beginning, again and again"
+    assert "are gone" not in caplog.text
+
+
+def test_lost_is_what_all_have_removed_wherever_it_is_least(three, caplog):
+    held = {"n1": {0: (3, 5, 9), 1: (2, 5, 9)}, "n2": {0: (2, 3, 9), 1: (1, 0, 0)}, "n3": {0: (3, 5, 9), 1: (2, 5, 9)}}
+    with pytest.raises(IndexCompacted, match="partition 0: offset 1 is gone, 2 is the first"):
+        list(merged(three([LATER], **held), BOTH, 1, 9))
+    second, rest = batch(2, global_index=4), batch(2, partition=1, global_index=6)
+    found = three([LATER], [second], [rest, C], **held)
+    assert offsets(merged(found, BOTH, 1, 9, **GO_ON)) == [2, 2, 3]
+    assert scanned(found) == [None, "n:2", None]
+    assert "partition 0: 1 records from offset 1 on are gone" in caplog.text
+
+
+def test_where_none_has_all_that_others_have_that_is_said(three, caplog):
+    """One log of each is held by one node alone; no node can be read from in order."""
+    held = {"n1": {0: (3, 5, 9)}, "n2": {1: (3, 6, 9)}, "n3": {0: (4, 9, 9), 1: (3, 6, 9)}}
+    parts, third = (Share(0, 1, 3), Share(1, 1, 3)), batch(3, partition=1, global_index=7)
+    with pytest.raises(IndexCompacted, match="partition 1: n:2 holds most of these logs, this one from offset 3 on"):
+        list(merged(three([LATER], **held), parts, 1, 9))
+    found = three([LATER], [A, third, C], **held)
+    assert offsets(merged(found, parts, 1, 9, **GO_ON)) == [1, 2, 3, 3]
+    assert "partition 1: 2 records from offset 1 on are gone" in caplog.text
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_what_comes_of_another_node_after_all_is_not_corrupt(three, first):
+    """One that was down then, and has more than any that answered."""
+    held = {"n1": {0: (3, 8, 9)}, "n2": {0: (3, 8, 9)}, "n3": Unavailable("down")}
+    back = [batch(k, global_index=3 + k) for k in (1, 2)][first - 1 :]
+    found = three([LATER], [Unavailable("and away")], [*back, B, C], **held)
+    assert offsets(merged(found, BOTH, 1, 9, **GO_ON)) == [*range(first, 3), 1, 2, 3]
+
+
+def test_nor_where_it_was_given_up_in_two_steps(three):
+    held = {f"n{k}": {0: (3, 8, 20)} for k in (1, 2, 3)}
+    more = {f"n:{k}": {0: (4, 9, 20)} for k in (1, 2, 3)}
+    parts, last = (Share(0, 1, 4), Share(1, 1, 2)), batch(4, global_index=12)
+    found = three([LATER], [lambda: found.client.held.update(more), LATER], [Unavailable("x")], [A, B, C, last], **held)
+    assert offsets(merged(found, parts, 1, 12, **GO_ON)) == [1, 2, 1, 2, 3, 4]
+    assert len(scanned(found)) == 4
+
+
+# -- nodes that are silent
+
+
+def test_one_that_is_silent_keeps_nobody_from_the_others(three):
+    found = three([LATER], [A, B, C], n2=HANGS)
+    assert offsets(merged(found, BOTH, 1, 9)) == [1, 2, 1, 2, 3]
+    assert scanned(found) == [None, "n:3"]
+    assert "n:1" not in found.client.looked
+
+
+def test_where_all_are_silent_at_their_own_addresses_those_given_are_asked(three):
+    """They took all of the task's time, and what had it was asked then."""
+    silent = {f"n{k}": HANGS for k in (1, 2, 3)}
+    found = three(*NOTHING_YET, [A, B, C], **silent)
+    found.client.held["a:1"] = {}
+    assert offsets(merged(found, BOTH, 1, 9)) == [1, 2, 1, 2, 3]
+    assert found.client.looked[-1] == "a:1"
+
+
+def test_of_those_that_are_silent_it_is_said(three):
+    silent = {f"n{k}": HANGS for k in (1, 2, 3)}
+    with pytest.raises(Unavailable, match="no node says where its logs begin"):
+        list(merged(three([LATER], **silent), BOTH, 1, 9, numRetries="0", requestTimeoutMs="400"))

@@ -16,7 +16,7 @@ from logboom.errors import (
 )
 from logboom.records import RecordBlock
 from logboom.spark.options import read_options
-from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, merged_shares
+from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, marks, merged_shares
 from logboom.types import Watermark
 from tests.unit.spark.read_world import Local
 
@@ -49,10 +49,11 @@ class Client:
     async def refresh_partitions(self, *, at_least, node):
         pass
 
-    async def watermarks(self, partitions=None, *, linearizable=False, node=None):
+    async def watermarks(self, partitions=None, *, linearizable=False, opened=False, node=None, timeout=None):
         assert linearizable == (node is None)
+        assert not opened or partitions is None
         asked = self.held.keys() - self.opening if partitions is None else set(partitions)
-        if self.stand & asked:
+        if self.stand & asked or (timeout is not None and self.opening & asked):
             raise Unavailable("this node is still recovering")
         for p in self.destroyed & asked:
             self.destroyed.remove(p)
@@ -172,6 +173,15 @@ def test_a_partition_that_is_being_opened_is_not_left_out(session, node):
     """Whoever leads since a moment ago was asked for all that it had, and the rest was missing without a word."""
     session.client.opening = {1}
     assert plan(session, **node) == [Share(0, 50, 99), Share(1, 1, 9)]
+
+
+@pytest.mark.parametrize("node", [{}, {"node": "n1"}])
+def test_only_a_stream_goes_on_without_one_that_does_not_open(session, node, caplog):
+    session.client.opening = {1}
+    shown = marks(read_options({**E, **node}), session, opened=True)
+    assert [each.partition_id for each in shown] == [0, 2], "and not that of the cursors"
+    assert "2 of 3 partitions are read: " in caplog.text
+    assert [each.partition_id for each in marks(read_options({**E, **node}), session)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("node", [{}, {"node": "n1"}])

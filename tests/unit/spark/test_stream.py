@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from logboom.errors import InvalidRequest, LineageMismatch, NoSuchPartition, PartitionDestroyed
+from logboom.errors import InvalidRequest, LineageMismatch, NoSuchPartition, PartitionDestroyed, Unavailable
 from logboom.spark import stream
 from logboom.spark.batch import view_schema
 from logboom.spark.options import read_options
@@ -29,6 +29,8 @@ class Ends(dict):
         super().__init__(*given)
         self.coming = []
         """What partition 0 has applied, each time that somebody asks."""
+        self.shut = set()
+        """Partitions that are listed, and do not open."""
 
 
 @pytest.fixture
@@ -38,12 +40,15 @@ def ends(monkeypatch):
     monkeypatch.setattr(stream, "reached", lambda target: None)
     monkeypatch.setattr(stream, "session", lambda target: None)
 
-    def marks(options, session):
+    def marks(options, session, *, opened=False):
+        if found.shut and not opened:
+            raise Unavailable(f"partition {found.shut} is not open here yet")
         found.asked += 1
         logged.update({p: max(n + found.ahead, logged.get(p, 0)) for p, n in found.items()})
         if found.coming:
             found[0] = found.coming.pop(0)
-        return [Watermark(p, logged[p], logged[p], n, 0, 1, found.state) for p, n in sorted(found.items())]
+        shown = [(p, n) for p, n in sorted(found.items()) if p not in found.shut]
+        return [Watermark(p, logged[p], logged[p], n, 0, 1, found.state) for p, n in shown]
 
     monkeypatch.setattr(stream, "marks", marks)
     monkeypatch.setattr(stream, "living", lambda session: frozenset(found) | ELSEWHERE, raising=False)
@@ -167,6 +172,32 @@ def test_a_new_leader_that_has_applied_less_takes_nothing_back(ends):
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     ends[0] = 60
     assert found.latestOffset(end, ReadAllAvailable()) == end
+
+
+@pytest.mark.parametrize("options", [{}, {"partitions": "0,3,7"}])
+def test_one_that_does_not_open_keeps_nobody_from_the_others(ends, options):
+    """Whoever leads could not open one of a thousand, and no stream over all of them went on."""
+    ends[7] = 20
+    begun = reader(**options).latestOffset(reader(**options).initialOffset(), ReadAllAvailable())
+    ends.update({0: 150, 3: 250, 7: 30, 8: 5})
+    ends.shut = {3, 7, 8}
+    going, again = reader(**options), reader(**options)
+    later = going.latestOffset(begun, ReadAllAvailable())
+    assert later["next"] == {"0": 151, "3": 201, "7": 21}
+    ends.shut = set()
+    shares = [each.share for each in again.partitions(later, again.latestOffset(later, ReadAllAvailable()))]
+    assert shares[:2] == [Share(3, 201, 250), Share(7, 21, 30)]
+    assert [each.partition_id for each in shares[2:]] == ([] if options else [8])
+    ends.shut = {8}
+    with pytest.raises(Unavailable):
+        available_now(reader(**options))
+
+
+def test_one_that_is_named_and_not_open_yet_is_there(ends, monkeypatch):
+    ends.update({7: 20})
+    begun = reader(partitions="0,3").latestOffset(reader(partitions="0,3").initialOffset(), ReadAllAvailable())
+    ends.shut, ends[0] = {7}, 150
+    assert reader(partitions="0,3,7").latestOffset(begun, ReadAllAvailable())["next"] == {"0": 151, "3": 201}
 
 
 def test_a_destroyed_partition_is_an_error_or_left_out(ends, caplog):
