@@ -11,7 +11,7 @@ from typing import Final
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import DIGEST_BYTES, PartitionId, Term
 from partitions.log.committed import NOWHERE_SEGMENT, Columns
-from partitions.log.places import PLACES, decode_places
+from partitions.log.places import PLACES, decode_places, newest_of
 from partitions.log.segment import (
     INDEX_HEADER,
     SEGMENT_HEADER_BYTES,
@@ -153,8 +153,7 @@ def _void_rows(check: _Check) -> bytearray:
 def _leave_removed(check: _Check, names: dict[int, str]) -> None:
     """Compaction takes the oldest segments first: what was in them is not asked for."""
     columns = check.places
-    newest = dict(zip(columns.segment, columns.last, strict=True))
-    newest.pop(NOWHERE_SEGMENT, None)
+    newest = newest_of(columns)
     missing = {segment: last for segment, last in newest.items() if segment not in names}
     present = [(segment, last) for segment, last in newest.items() if segment in names]
     for segment, last in missing.items():

@@ -75,7 +75,8 @@ class TestWhatIsHere:
         await given(source, target)
         again = target.reopened()
         assert again.first_available_index == 1
-        assert again.void_behind(source.batches[29].last_index) is not None
+        assert again.void_behind(source.batches[29].last_index) is None, "nobody has declared that"
+        assert again.lost() == [(hole.last_index, hole.digest)]
 
     @pytest.mark.parametrize("has", [0, 30])
     async def test_what_is_committed_while_it_is_fetched_is_there_once(self, has: int) -> None:
