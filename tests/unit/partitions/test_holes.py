@@ -284,6 +284,7 @@ def test_what_is_lost_beside_a_segment_that_was_removed_stays_lost(gone: int) ->
     report = Report(DIRECTORY, "data")
     tail = Tail(base.last_index, base.digest)
     assert check_log(disk, DIRECTORY, P, tail=tail, routes=[], carried=(), report=report) == before[0]
+    assert [each.path for each in report.findings] == [str(DIRECTORY / "places")] * before[1]
 
 
 def test_segments_in_front_of_a_void_are_compacted_like_any() -> None:

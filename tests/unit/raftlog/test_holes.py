@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -174,25 +173,6 @@ def test_what_the_leader_gives_and_asks_no_void_for_is_taken_again(world: World)
     world.repair.on_frame(A, Frame(Kind.FETCHED, 0, given, memoryview(b"5")))
     assert not sealed
     assert [bytes(raw) for raw in world.payloads.received] == [b"5"] * 6, "the seal is looked at behind this"
-
-
-def test_what_is_void_by_the_time_that_it_is_given_takes_no_seal_off() -> None:
-    """The leader's disk was slow, and its copy lost meanwhile: who has not come to the void would have had both."""
-    leader, ended = World(), list[Callable[[], None]]()
-    leader.standing = Standing(4, A, True)
-    leader.payloads.held = {5}
-
-    def submit(job: Callable[[], Any], done: Callable[[Any, None], None]) -> None:
-        found = job()
-        ended.append(lambda: done(found, None))
-
-    leader.repair._offload = cast("Any", SimpleNamespace(submit=submit))
-    leader.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 1}, memoryview(ROUTE.pack(*route(5)))))
-    leader.payloads.held.clear()
-    leader.repair.voided(route(5).digest)
-    (end,) = ended
-    end()
-    assert [(header, body) for _, _, header, body in leader.sent] == [({}, [b"5"])]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), CorruptData("partition 0 is not here")])
