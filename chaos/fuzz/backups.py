@@ -147,7 +147,7 @@ def log_piece(data: bytes) -> None:
     except ProtocolError:
         return
     holds(b"".join(bytes(each) for _, each in found.batches) == bytes(frame.body), "bytes are lost")
-    holds(found.void >= 0 and found.void_global >= 0, "indices are not below 0")
+    holds(min(found.void, found.void_global, found.lost) >= 0, "indices are not below 0")
     holds(found.first >= 1 and all(index >= 1 for index, _ in found.batches), "indices begin at 1")
 
 
@@ -157,6 +157,7 @@ def _piece_seeds() -> list[bytes]:
         {"partition": 1, "rows": [[3, len(one)]], "first": 1, "before": bytes(16)},
         {"partition": 1, "rows": [], "first": 7, "before": bytes(16)},
         {"partition": 1, "rows": [], "first": 7, "before": bytes(16), "void": [5, 6, bytes(16), 3]},
+        {"partition": 1, "rows": [], "first": 1, "before": bytes(16), "lost": [5, 6, bytes(16), 3]},
         {"partition": 1, "rows": [[3, len(one) - 4], [4, 4]], "first": 1, "before": b""},
     ]
     return [counted(packed(header), one if header["rows"] else b"") for header in headers]

@@ -330,6 +330,7 @@ def _serving() -> SnapshotServing:
         beginning=(1, DIGEST, 0),
         read_raw=lambda **_: [],
         void_behind=lambda _: None,
+        lost_behind=lambda _: None,
     )
     return SnapshotServing(
         store=store,

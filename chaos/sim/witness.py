@@ -190,8 +190,8 @@ class Witness:
             if engine.commit_index > known:
                 self._counted(host, engine)
 
-        def received(raw: memoryview) -> Route | None:
-            found: Route | None = receive(raw)
+        def received(raw: memoryview, *, behind: bytes = b"") -> Route | None:
+            found: Route | None = receive(raw, behind=behind)
             for command, index, _ in journal.after(engine.commit_index)[:LOOK] if found and engine.may_lead else ():
                 if not all(payloads.holds(route) or payloads.is_hole(route) for route in unpack_routes(command)):
                     self._fail("I2", f"{host.name}: {found} came, and the batch of entry {index} is gone")

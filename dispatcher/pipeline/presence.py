@@ -194,10 +194,11 @@ class Presence(ABC):
             state = "frozen"
         elif state == "running" and self.lagging.withdrawn(partition_id):
             state = "withdrawn"
-        if state != "paused" and self.voiding.hole_of(partition_id) is not None:
-            state = "lost"
         if state == "paused" and worker.is_paused and self.watermarks.of(partition_id).state != state:
             self.submitting.paused(partition_id)
+        # A pause holds up what is applied alone, and so does a hole that is durable.
+        if store.hole is not None or (state != "paused" and self.voiding.hole_of(partition_id) is not None):
+            state = "lost"
         self.watermarks.update(
             partition_id,
             log_index=store.committed_index,

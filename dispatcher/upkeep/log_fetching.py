@@ -31,6 +31,8 @@ class LogFetch:
         self._voids = {each.first_index: each for each in voids}
         self._rows = Rows()
         """Of what came."""
+        self._lost: dict[int, bytes] = {}
+        """What nobody had of it: digests by last index."""
 
     @property
     def is_whole(self) -> bool:
@@ -47,14 +49,14 @@ class LogFetch:
         self.after = void.last_index
         return True
 
-    def take(self, pieces: Sequence[tuple[memoryview, int]], receive: Callable[[memoryview], object]) -> None:
-        """Batches, with their global indices, that follow. Raises ProtocolError."""
+    def take(self, pieces: Sequence[tuple[memoryview, int]], receive: Callable[..., object]) -> None:
+        """Batches, with their global indices, that follow. ``receive``: see Payloads. Raises ProtocolError."""
         partition_id = self._store.partition_id
         for raw, global_index in pieces:
             header = parse_header(raw)
             if header.partition_id != partition_id or header.first_index != self.after + 1:
                 raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: not what was asked for")
-            receive(raw)
+            receive(raw, behind=self._lost.get(self.after, b""))
             self._rows.append(header.last_index, global_index, header.digest)
             self.after = header.last_index
 
@@ -70,14 +72,21 @@ class LogFetch:
         return False
 
     def goes_on(self, frame: Frame) -> bool:
-        """Nobody has what follows: it is void since, or gone, and the log begins behind it. Raises ProtocolError.
+        """Nobody has what follows: it is void since, or lost, or gone: the log begins behind it. Raises ProtocolError.
 
         False: it is gone up to the cut. This copy begins there, with nothing.
         """
         partition_id, last_index = self._store.partition_id, self._tail.last_index
-        since = _void(frame, partition_id)
+        since = _gap(frame, partition_id, "void")
         if since is not None and since.first_index == self.after + 1 and since.last_index <= last_index:
             self._voids[since.first_index] = since  # declared behind the cut
+            return True
+        lost = _gap(frame, partition_id, "lost")
+        if lost is not None and lost.first_index == self.after + 1 and lost.last_index <= last_index:
+            log.error("batch_not_fetched", partition=partition_id, last_index=lost.last_index)
+            self._rows.append(lost.last_index, lost.global_index, lost.digest)
+            self._lost[lost.last_index] = lost.digest
+            self.after = lost.last_index
             return True
         first, before = number(frame.header, "first"), frame.header.get("before")
         log.warning("history_not_fetched", partition=partition_id, after=self.after, first=first)
@@ -87,7 +96,7 @@ class LogFetch:
             raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: nothing, and no reason")
         in_front = number(frame.header, "before_global") if "before_global" in frame.header else 0
         self._store.follow(PartitionLogIndex(first - 1), before, in_front)  # and what is here of before, which does not
-        self._rows, self.after = Rows(), first - 1
+        self._rows, self._lost, self.after = Rows(), {}, first - 1
         return True
 
     def check_end(self) -> None:
@@ -100,18 +109,19 @@ class LogFetch:
     def save(self) -> Callable[[], None]:
         """A job, for another thread, that saves the places of all of it, once it is synced."""
         nowhere = {(void.last_index, void.digest) for void in self._voids.values()}
-        return self._store.save_fetched(self._rows, through_index=self._tail.last_index, voids=nowhere)
+        through_index, lost = self._tail.last_index, self._lost.items()
+        return self._store.save_fetched(self._rows, through_index=through_index, voids=nowhere, lost=lost)
 
 
-def _void(frame: Frame, partition_id: PartitionId) -> Void | None:
+def _gap(frame: Frame, partition_id: PartitionId, what: str) -> Void | None:
     """What stands in the place of what was asked for, on a node that says so. Raises ProtocolError."""
-    said = frame.header.get("void")
+    said = frame.header.get(what)
     if said is None:
         return None
     kinds = [type(value) for value in said] if isinstance(said, list) else []
     if kinds != [int, int, bytes, int] or len(said[2]) != DIGEST_BYTES or max(*said[:2], said[3]) >= NUMBER_MAX:
-        raise ProtocolError("LOG_CHUNK: bad void")
+        raise ProtocolError(f"LOG_CHUNK: bad {what}")
     first, last, digest, global_index = said
-    void = Void(partition_id, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index))
-    void.check()
-    return void
+    gap = Void(partition_id, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index))
+    gap.check()
+    return gap

@@ -247,12 +247,17 @@ class SnapshotServing:
                 rows = store.read_raw(after_index=after, through_index=last, max_bytes=CHUNK_BYTES)
             except (IndexCompacted, Voided):
                 rows = []
+            except DamagedBatch:
+                if store.lost_behind(after) is None:
+                    raise  # others may have it
+                rows = []
             first, before, before_global = store.beginning
             void = store.void_behind(after) if not rows else None
+            lost = store.lost_behind(after) if not rows and void is None else None
             if void is not None:
                 first, before, rows = PartitionLogIndex(void.last_index + 1), void.digest, []
                 before_global = void.global_index
-            elif fetched and durable <= after < through:
+            elif lost is None and fetched and durable <= after < through:
                 raise Unavailable(f"partition {partition} is durable up to {durable} here")  # not: it is gone
             header = {
                 "partition": partition,
@@ -263,6 +268,8 @@ class SnapshotServing:
             }
             if void is not None:
                 header["void"] = list(void)
+            elif lost is not None:
+                header["lost"] = list(lost)
             return Piece(header, [row.raw for row in rows])
 
         return read

@@ -99,7 +99,7 @@ class Sources:
             self._links.send(peer, kind, {})
 
     async def ask_for_log(self, ask: dict[str, Any]) -> Frame:
-        """Of whoever has what comes next; if nobody does, of whose log goes on the soonest.
+        """Of whoever has what comes next; if nobody does, of who says that it is void, or goes on the soonest.
 
         Who does not answer may be the only one that has it: all are heard before it counts as gone, but those that
         stay silent, who are waited for once while a set is fetched.
@@ -111,7 +111,7 @@ class Sources:
             for peer in unheard:
                 try:
                     other = await self._ask_one(peer, Kind.LOG_FETCH, ask)
-                    better = batches_in(other) or number(other.header, "first") < number(found.header, "first")
+                    better = _says_more(other, found)
                 except SetGone:
                     better = False
                 except LogboomError:
@@ -139,7 +139,8 @@ class Sources:
         return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})
 
     async def _ask(self, kind: Kind, header: dict[str, Any]) -> Frame:
-        """Of whoever answers. Raises SetGone when nobody has it."""
+        """Of whoever answers. Raises SetGone when nobody has it, or why some do not give it."""
+        said: LogboomError | None = None
         for _ in range(ROUNDS_MAX):
             gone = 0
             order = [*([self.first] if self.first is not None else []), *(p for p in self._peers() if p != self.first)]
@@ -148,13 +149,18 @@ class Sources:
                     frame = await self._ask_one(peer, kind, header)
                 except LogboomError as error:
                     gone += isinstance(error, SetGone)
+                    if not isinstance(error, SetGone) and (said is None or not isinstance(error, Unavailable)):
+                        said = error
                     continue
                 self.first = peer
                 self._gave.add(peer)
                 return frame
             if gone == len(order):
+                said = None
                 break
             await wait(PAUSE_S)
+        if said is not None:
+            raise said
         raise SetGone(f"nobody gives the snapshot at {header['global_index']} any more")
 
     async def _ask_one(self, peer: NodeId, kind: Kind, header: dict[str, Any]) -> Frame:
@@ -200,6 +206,15 @@ def batches_in(frame: Frame) -> list[tuple[memoryview, int]]:
         found.append((frame.body[at : at + length], global_index))
         at += length
     return found
+
+
+def _says_more(other: Frame, found: Frame) -> bool:
+    """Than ``found``, which has no batches. What is void may still count as lost on a node that is behind."""
+    if batches_in(other):
+        return True
+    if "void" in other.header or "void" in found.header:
+        return "void" not in found.header
+    return number(other.header, "first") < number(found.header, "first")
 
 
 def number(header: Mapping[str, Any], name: str) -> int:

@@ -61,10 +61,18 @@ def backup(
         )
     said = {"directory": str(directory), **done._asdict()}
     for partition, first, last, nodes in said.pop("not_asked"):
-        talk(
-            f"logboom: partition {partition}: {', '.join(nodes)} did not answer, and no other node has its "
-            f"records {first} to {last}: they are not in the backup. Back up once more when all nodes answer"
-        )
+        if nodes:
+            said_by = ", ".join(f"{name} ({why})" for name, why in nodes.items())
+            talk(
+                f"logboom: partition {partition}: {said_by} did not give its records {first} to {last}, and no other "
+                "node has them: they are not in the backup. Back up once more when all nodes answer"
+            )
+        else:
+            talk(
+                f"logboom: partition {partition}: its records {first} to {last} are lost on all nodes: they are not in "
+                "the backup, and what is restored of its log begins behind them, unless they turn up, or are declared "
+                f"void, before the next one (`logboom partitions void {partition} --index {last}`)"
+            )
     print_one(said, output)
 
 

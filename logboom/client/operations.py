@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from logboom.client.attempts import seconds
@@ -30,6 +30,8 @@ class LogPiece(NamedTuple):
     """Last index of what stands in the place that was asked for, if that was declared void; ``first`` is behind it."""
     void_global: GlobalLogIndex = GlobalLogIndex(0)
     """Its global index."""
+    lost: PartitionLogIndex = PartitionLogIndex(0)
+    """The same of what nobody had, as far as that node knows, and was not declared void."""
 
 
 def log_piece_of(frame: Frame) -> LogPiece:
@@ -46,10 +48,23 @@ def log_piece_of(frame: Frame) -> LogPiece:
         at += length
     if at != len(frame.body):
         raise ProtocolError(f"LOG_PIECE: rows of {at} bytes, a body of {len(frame.body)}")
-    said = header.get("void", [0, 0, b"", 0])
-    if not isinstance(said, list) or len(said) != 4 or any(type(n) is not int or n < 0 for n in (said[1], said[3])):
-        raise ProtocolError("LOG_PIECE: bad void")
-    return LogPiece(batches, PartitionLogIndex(first), before, PartitionLogIndex(said[1]), GlobalLogIndex(said[3]))
+    void, lost = _gap_in(header, "void"), _gap_in(header, "lost")
+    if lost[1]:
+        first, before = lost[1] + 1, lost[2]
+    ends = PartitionLogIndex(void[1]), GlobalLogIndex(void[3]), PartitionLogIndex(lost[1])
+    return LogPiece(batches, PartitionLogIndex(first), before, *ends)
+
+
+def _gap_in(header: Mapping[str, Any], what: str) -> tuple[int, int, bytes, int]:
+    said = header.get(what, [0, 0, b"", 0])
+    if (
+        not isinstance(said, list)
+        or len(said) != 4
+        or any(type(n) is not int or n < 0 for n in (said[0], said[1], said[3]))
+        or not isinstance(said[2], bytes)
+    ):
+        raise ProtocolError(f"LOG_PIECE: bad {what}")
+    return said[0], said[1], said[2], said[3]
 
 
 def _chosen(ack: str | None, linearizable: bool | None) -> dict[str, Any]:  # noqa: FBT001 - None, too

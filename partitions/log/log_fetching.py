@@ -36,10 +36,12 @@ class LogFetching(LogHoles):
         *,
         through_index: int = NUMBER_MAX,
         voids: Collection[tuple[int, bytes]] = (),
+        lost: Collection[tuple[int, bytes]] = (),
     ) -> Callable[[], None]:
         """``save_places`` of what is committed up to an index, and of ``rows``. The job may raise CorruptData.
 
-        All is durable, or among ``voids`` (last index, digest), or nobody has it. Some may be committed by now.
+        All is durable, or among ``voids`` (last index, digest), or nobody has it: in ``rows`` those are ``lost``.
+        Some may be committed by now.
         """
         made = partial(
             with_fetched,
@@ -49,6 +51,7 @@ class LogFetching(LogHoles):
             followed=self._followed,
             find=self.find,
             voids=voids,
+            lost={*self.lost(), *lost},
         )
         return self._saving(made)
 

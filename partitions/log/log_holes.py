@@ -101,15 +101,23 @@ class LogHoles(LogReading):
 
     def void_behind(self, index: int) -> Hole | None:
         """The batch that holds the record behind ``index``, if it was declared void. Any thread."""
+        found = self._behind(index)
+        return found if found is not None and self._committed.is_void(found.last_index, found.digest) else None
+
+    def lost_behind(self, index: int) -> Hole | None:
+        """The batch that holds the record behind ``index``, if nobody had it, as far as this node knows. Any thread."""
+        found = self._behind(index)
+        if found is None or not self._committed.is_lost(found.last_index, found.digest):
+            return None
+        return found if self.is_hole(found.last_index, found.digest) else None
+
+    def _behind(self, index: int) -> Hole | None:
         committed = self._committed
         try:
             position = committed.first_after(index)
-            if position == committed.end or not committed.is_nowhere(position):
-                return None
-            found = self._hole_at(position)
+            return None if position == committed.end else self._hole_at(position)
         except IndexCompacted:
             return None
-        return None if committed.is_lost(found.last_index, found.digest) else found
 
     def void(self, last_index: int, digest: bytes) -> None:
         """This committed batch counts as nothing from now on: it is stepped over."""

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, parse_header
-from partitions.log.committed import NOWHERE_SEGMENT, Columns
+from partitions.log.committed import Columns
 from partitions.log.compaction import orphans
 from partitions.log.open_segment import OpenSegment
-from partitions.log.places import PLACES, decode_places, pieces_of
+from partitions.log.places import PLACES, decode_places, newest_of, pieces_of
 from partitions.log.segment import BatchRef, Damage, load, segment_names
 from ports.disk import Disk, File
 
@@ -140,8 +140,7 @@ def _behind_removed(columns: Columns, directory: Path, opened: Opened) -> Column
     Compaction leaves none that ends before one that it takes, unless a crash stopped it, and it takes the oldest
     first: anything else is damage. The log begins behind that, too, since this node needs nothing below its base.
     """
-    newest = dict(zip(columns.segment, columns.last, strict=True))
-    newest.pop(NOWHERE_SEGMENT, None)
+    newest = newest_of(columns)
     missing = {segment: last for segment, last in newest.items() if segment not in opened.names}
     if not missing:
         return columns

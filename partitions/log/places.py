@@ -97,12 +97,24 @@ def part_through(columns: Columns, through_index: int, lost: Collection[int] = (
     ``lost``: at these positions nothing is void, wherever it lies; nor will it be after a start.
     """
     part = columns.part(columns.start, columns.through(through_index), step=STEP)
-    for row in sorted(position - part.start for position in lost):
-        if 0 <= row < len(part.last) and part.segment[row] == NOWHERE_SEGMENT:
-            beside = chain(reversed(part.segment[:row]), part.segment[row:])
-            part.segment[row] = next((each for each in beside if each != NOWHERE_SEGMENT), FIRST_SEGMENT)
-            part.offset[row], part.length[row] = LOST_OFFSET, HEADER_BYTES
+    _lose(part, lost)
     return part
+
+
+def newest_of(columns: Columns) -> dict[int, int]:
+    """Per segment the last index of what lies in it; what is lost, or void, does not."""
+    rows = zip(columns.segment, columns.last, columns.offset, strict=True)  # last indices ascend
+    newest = {segment: last for segment, last, offset in rows if offset != LOST_OFFSET}
+    newest.pop(NOWHERE_SEGMENT, None)
+    return newest
+
+
+def _lose(columns: Columns, positions: Iterable[int]) -> None:
+    for row in sorted(position - columns.start for position in positions):
+        if 0 <= row < len(columns.last) and columns.segment[row] == NOWHERE_SEGMENT:
+            beside = chain(reversed(columns.segment[:row]), columns.segment[row:])
+            columns.segment[row] = next((each for each in beside if each != NOWHERE_SEGMENT), FIRST_SEGMENT)
+            columns.offset[row], columns.length[row] = LOST_OFFSET, HEADER_BYTES
 
 
 def with_fetched(
@@ -113,10 +125,12 @@ def with_fetched(
     followed: tuple[int, bytes, int] | None,
     find: Callable[[int, bytes], BatchRef | None],
     voids: Collection[tuple[int, bytes]] = (),
+    lost: Collection[tuple[int, bytes]] = (),
 ) -> Columns:
     """A copy of ``columns``, up to an index, with batches behind them. Any thread. Raises CorruptData.
 
-    What was committed since it was fetched is in the columns already. ``voids``: those that lie nowhere.
+    What was committed since it was fetched is in the columns already. ``voids`` lie nowhere, and so do those of
+    ``lost`` that are not here, nor among ``voids``: see ``part_through``.
 
     ``followed``: index, digest and global index (0: not known) of the batch in front of ``rows``; the columns go, if
     they end before it.
@@ -129,11 +143,13 @@ def with_fetched(
         if last_index <= columns.last_index(columns.end - 1):
             continue
         ref = find(last_index, digest)
-        if (last_index, digest) in voids:
+        if (last_index, digest) in voids or (ref is None and (last_index, digest) in lost):
             ref = BatchRef(*_NOWHERE)._replace(last_index=PartitionLogIndex(last_index), digest=digest)
         if ref is None:
             raise CorruptData(f"the batch that ends at {last_index} was fetched, and is not here")
         columns.append(ref, global_index)
+    positions = ((columns.through(last_index) - 1, digest) for last_index, digest in {*lost} - {*voids})
+    _lose(columns, [at for at, digest in positions if at >= columns.start and columns.digest(at) == digest])
     return columns
 
 

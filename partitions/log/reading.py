@@ -174,7 +174,13 @@ class LogReader:
                 if found:
                     break
                 self._refuse_gap(position)
-            found.append(RawBatch(ref.last_index, committed.global_index(position), self.read(ref)))
+            try:
+                raw = self.read(ref)
+            except DamagedBatch:
+                if not found:
+                    raise
+                break  # whoever goes on from there is told
+            found.append(RawBatch(ref.last_index, committed.global_index(position), raw))
             max_bytes -= ref.length
             position += 1
         return found

@@ -418,8 +418,8 @@ class Repair:
             given, unreadable, damaged = found
             now = self._standing()
             for route, raw in given:
-                # A leader says that it is not about to declare it void: if it ever is, that question comes later.
-                free = now.leads and route.digest not in self.seals
+                # A leader that has it still is not about to declare it void: if ever, that question comes later.
+                free = now.leads and route.digest not in self.seals and self._payloads.holds(route)
                 self._links.send(peer, Kind.FETCHED, free_header(route, term=now.term) if free else {}, [raw])
             for each in damaged:
                 self._damaged(each)

@@ -43,8 +43,8 @@ class NotAsked(NamedTuple):
     partition: int
     first_index: int
     last_index: int
-    nodes: tuple[str, ...]
-    """That did not."""
+    nodes: Mapping[str, str]
+    """That did not, and why; empty: it is lost on all of them, or so those said that know of it."""
 
 
 class Done(NamedTuple):
@@ -61,7 +61,7 @@ class Done(NamedTuple):
     sets: int
     """Complete ones in the directory."""
     not_asked: Sequence[NotAsked] = ()
-    """What is not in it, and may be on nodes that did not answer. The next backup asks for it again."""
+    """What is not in it, and may be on nodes that did not answer, or turn up. The next backup asks for it again."""
 
 
 def backup(
@@ -271,7 +271,8 @@ class _Copy:
     ) -> bool:
         """What lies between; what is gone everywhere is left out. ``digest``: of the batch in front, if it is here.
 
-        ``voids``: what the set knows to be void, by last index. True: what ``through`` ends with is gone everywhere.
+        ``voids``: what the set knows to be void, by last index. True: what ``through`` ends with is gone everywhere, or
+        on most members and the others do not answer: where one of them never does there would be no backup any more.
         """
         gone = False
         rows: list[tuple[GlobalLogIndex, Batch]] = []
@@ -287,12 +288,12 @@ class _Copy:
                 self._keep(archive, rows)
                 if void is not None and self._target.contents is not None:
                     archive.note_void(void, self._target.contents.cluster)
-                unheard = () if piece.void else self._source.unheard
-                if unheard:
+                unheard = {} if piece.void else self._source.unheard
+                if unheard or piece.lost:
                     last_index = min(piece.first - 1, through)
                     self._not_asked.append(NotAsked(archive.partition_id, after + 1, last_index, unheard))
                 after, digest, rows, nbytes = piece.first - 1, piece.before, [], 0
-                gone = not (piece.void or unheard) and after >= through
+                gone = not piece.void and after >= through and self._source.most_heard
                 continue
             for global_index, raw in piece.batches:
                 batch = parse_batch(raw)
@@ -337,8 +338,9 @@ class _Copy:
 def _ends_open(ends: Sequence[NotAsked]) -> Unavailable:
     """Logs have nothing that a set could end with, and others may: that is not noted, and nothing restored without."""
     partitions = ", ".join(str(each.partition) for each in ends[:8])
-    nodes = ", ".join(sorted({node for each in ends for node in each.nodes}))
+    why = {node: said for each in ends for node, said in each.nodes.items()}
+    nodes = ", ".join(f"{node} ({said})" for node, said in sorted(why.items()))
     return Unavailable(
         f"nobody that answers has anything of the logs of partitions {partitions} up to the snapshot, and {nodes} may: "
-        "run it again with --resume once they answer; whoever is gone for good has to be removed as a member"
+        "run it again with --resume once most members answer; whoever is gone for good has to be removed as one"
     )

@@ -57,8 +57,10 @@ class Source:
         """Who had of a log what ``node`` did not."""
         self._silent: set[str] = set()
         """Whoever was waited for in vain."""
-        self.unheard: tuple[str, ...] = ()
-        """Who was not heard about the last piece of a log, of which those that were have nothing."""
+        self.unheard: dict[str, str] = {}
+        """Who did not say what he has of the last piece of a log, of which the others have nothing, and why."""
+        self.most_heard = True
+        """Those are less than half of the members."""
 
     def find(self, sets: Sequence[GlobalLogIndex], *, patience: float = 0.0) -> GlobalLogIndex | None:
         """The newest of these sets that a node has, which is asked from now on."""
@@ -123,7 +125,7 @@ class Source:
         def call(node: str) -> LogPiece:
             return read(global_index, partition, after=after, through=through, node=node, timeout=PIECE_S)
 
-        found, self.unheard = self.ask(global_index, call), ()
+        found, self.unheard, self.most_heard = self.ask(global_index, call), {}, True
         if not found.batches and self._wanted is None:
             found = self._of_others(found, call, after)
         self._keep_pace(sum(len(raw) for _, raw in found.batches))
@@ -131,7 +133,9 @@ class Source:
 
     def _of_others(self, found: LogPiece, call: Callable[[str], LogPiece], after: int) -> LogPiece:
         """``found`` has nothing. All are heard before that counts, but those that stay silent, once in all."""
-        unheard = sorted(set(self._client.members()) - {self.node}, key=lambda node: (node != self._helpful, node))
+        members = set(self._client.members())
+        unheard = sorted(members - {self.node}, key=lambda node: (node != self._helpful, node))
+        why: dict[str, str] = {}
         for attempt in range(FAILURES_MAX):
             if attempt:
                 self._world.sleep(PAUSE_S)
@@ -139,13 +143,15 @@ class Source:
             for node in unheard:
                 try:
                     other = call(node)
-                except LogboomError:
+                except LogboomError as error:
+                    why[node] = f"{error.code}: {error.message}"
                     continue
                 heard.add(node)
                 if other.batches:
                     self._helpful = node
                     return other
-                if other.first > after + 1 and not after + 1 < found.first <= other.first:
+                since = bool(other.void and found.lost)  # which a node that is behind does not know yet
+                if since or (other.first > after + 1 and not after + 1 < found.first <= other.first):
                     found = other
             self._silent -= heard
             unheard = [node for node in unheard if node not in heard]
@@ -154,7 +160,8 @@ class Source:
             if self._silent.issuperset(unheard):
                 break
         self._silent.update(unheard)
-        self.unheard = tuple(unheard)
+        self.unheard = {node: why[node] for node in unheard}
+        self.most_heard = 2 * len(unheard) < len(members)
         return found
 
     def _keep_pace(self, nbytes: int) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from logboom.errors import CorruptData, InvalidRequest
 from logboom.types import PartitionId
 from partitions.log.batch import parse_header
+from partitions.log.committed import LOST_OFFSET
 from partitions.log.places import HEADER, decode_places
 from partitions.log.segment import (
     NAME,
@@ -197,7 +198,7 @@ def _places(path: Path, raw: bytes) -> Inspected:
         {
             "last_index": columns.last[row], "global_index": columns.global_index[row],
             "segment": columns.segment[row], "offset": columns.offset[row], "bytes": columns.length[row],
-            "digest": columns.digest(columns.start + row).hex(),
+            "digest": columns.digest(columns.start + row).hex(), "lost": columns.offset[row] == LOST_OFFSET,
         }
         for row in range(len(columns.last))
     ]  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Final
 
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import DIGEST_BYTES, PartitionId, Term
-from partitions.log.committed import NOWHERE_SEGMENT, Columns
-from partitions.log.places import PLACES, decode_places
+from partitions.log.committed import LOST_OFFSET, NOWHERE_SEGMENT, Columns
+from partitions.log.places import PLACES, decode_places, newest_of
 from partitions.log.segment import (
     INDEX_HEADER,
     SEGMENT_HEADER_BYTES,
@@ -31,6 +31,9 @@ from raftlog.entries.parent_state import Tail
 from server.offline.findings import REBUILD, Report
 
 REFETCHED: Final = "start the node: it fetches from a peer what is missing, when it is read at the latest"
+ASKED_FOR: Final = (
+    "start the node: it asks the others for it; where none has it either, `logboom partitions void` says more"
+)
 WRITTEN_AGAIN: Final = "start the node: it writes it again, and goes by the batches"
 TERM_BITS: Final = 0xFFFFFFFF
 
@@ -153,8 +156,7 @@ def _void_rows(check: _Check) -> bytearray:
 def _leave_removed(check: _Check, names: dict[int, str]) -> None:
     """Compaction takes the oldest segments first: what was in them is not asked for."""
     columns = check.places
-    newest = dict(zip(columns.segment, columns.last, strict=True))
-    newest.pop(NOWHERE_SEGMENT, None)
+    newest = newest_of(columns)
     missing = {segment: last for segment, last in newest.items() if segment not in names}
     present = [(segment, last) for segment, last in newest.items() if segment in names]
     for segment, last in missing.items():
@@ -170,7 +172,12 @@ def _missing_places(check: _Check) -> int:
     columns = check.places
     paths = segment_names(check.disk.list(check.directory))
     missing = [row for row, found in enumerate(check.found) if not found]
-    runs = groupby(enumerate(missing), lambda each: (each[1] - each[0], columns.segment[each[1]]))
+    lost = {row for row in missing if columns.offset[row] == LOST_OFFSET}
+    for row in sorted(lost):
+        problem = f"the committed batch that ends at {columns.last[row]} was lost on all nodes"
+        check.report.damage(check.directory / PLACES, problem, ASKED_FOR)
+    placed = enumerate(row for row in missing if row not in lost)
+    runs = groupby(placed, lambda each: (each[1] - each[0], columns.segment[each[1]]))
     for (_, segment), group in runs:
         rows = [row for _, row in group]
         path = check.directory / paths.get(segment, PLACES)

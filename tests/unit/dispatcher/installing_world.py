@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,14 +90,25 @@ class Source:
         cluster: str = "c",
         digest: bytes = b"",
         raft_index: int = 77,
+        lost: Sequence[int] = (),
+        excused: bool = True,
     ) -> None:
-        """``digest``: what the set says that the log ends with, should it lie. ``raft_index``: of its cut."""
+        """``digest``: what the set says that the log ends with, should it lie. ``raft_index``: of its cut.
+
+        ``lost``: batches that it, and perhaps nobody, has; ``excused``: its state has what they did.
+        """
         self.cluster, self.raft_index = cluster, RaftIndex(raft_index)
         self.now, self.doubted = 0.0, list[GlobalLogIndex]()
         self.disk, self.batches = SimDisk(random.Random(1)), chain(COUNT)
         self.log = open_log(self.disk)
-        append(self.log, self.batches)
+        for number, batch in enumerate(self.batches):
+            if number in lost:
+                assert self.log.concede(batch.last_index, batch.digest)
+            else:
+                append(self.log, [batch])
         commit(self.log, self.batches)
+        for number in lost if excused else ():
+            self.log.excuse(self.batches[number].last_index)
         self.store = SnapshotStore(self.disk, Path("/s/snapshots"))
         self.big, self.digest = big, digest
         self.set_at(G)
@@ -162,7 +173,7 @@ class Target:
             peers=lambda: [NodeId("a"), NodeId("b")],
             store=self.store,
             log_of=self._log_of,
-            payloads=SimpleNamespace(receive=lambda raw: self.log.append(parse_batch(raw))),  # type: ignore[arg-type]
+            payloads=SimpleNamespace(receive=self._receive),  # type: ignore[arg-type]
             links=wire.of("t"),
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
             offload=Inline(),  # type: ignore[arg-type]
@@ -176,6 +187,9 @@ class Target:
             kept=self.kept.append,
         )
         wire.nodes["t"] = lambda peer, frame: self.installing.on_frame(NodeId(peer), frame)
+
+    def _receive(self, raw: memoryview, *, behind: bytes) -> None:
+        self.log.append(parse_batch(raw), behind=behind)
 
     def _take(self, global_index: int) -> None:
         self.take(global_index)

@@ -75,7 +75,8 @@ class TestWhatIsHere:
         await given(source, target)
         again = target.reopened()
         assert again.first_available_index == 1
-        assert again.void_behind(source.batches[29].last_index) is not None
+        assert again.void_behind(source.batches[29].last_index) is None, "nobody has declared that"
+        assert again.lost() == [(hole.last_index, hole.digest)]
 
     @pytest.mark.parametrize("has", [0, 30])
     async def test_what_is_committed_while_it_is_fetched_is_there_once(self, has: int) -> None:
@@ -232,6 +233,79 @@ class TestWhoHasIt:
         source.serving.offer(NodeId("t"))
         await target.ended()
         assert (target.ready, target.fatal, target.installing.failed) == ([], [], 1)
+
+    @pytest.mark.parametrize("silent", [False, True])
+    @pytest.mark.parametrize("gone", [(0,), (5,), (20,), (COUNT - 1,), (20, 21), (7, 30)])
+    async def test_what_nobody_has_is_lost_on_whoever_is_given_the_rest(
+        self, gone: tuple[int, ...], *, silent: bool
+    ) -> None:
+        """No set was given at all until it was void: nobody gives the snapshot any more, that node said."""
+        wire = Wire()
+        source: Any = Source("a", wire, lost=gone)
+        other = Source("b", wire, lost=gone)
+        target = Target(wire)
+        if silent:
+            wire.down.add("b")
+        await given(source, target)
+        again = target.reopened()
+        lost = [(source.batches[number].last_index, source.batches[number].digest) for number in gone]
+        assert (again.first_available_index, again.lost()) == (1, lost)
+        assert [again.void_behind(last_index - 1) for last_index, _ in lost] == [None] * len(gone)
+        for number in gone:
+            assert again.append(source.batches[number]), "it turns up"
+            flush(again)
+        assert digests(again) == [each.digest for each in other.batches]
+
+    @pytest.mark.parametrize("durable", [False, True])
+    async def test_what_one_node_has_is_not_lost(self, *, durable: bool) -> None:
+        """Whether the state of who says that it is lost has what it did, or not."""
+        wire = Wire()
+        source, other, target = Source("a", wire, lost=(20,), excused=durable), Source("b", wire), Target(wire)
+        await given(source, target)
+        again = target.reopened()
+        assert (again.lost(), history(again)) == ([], history(other.log))
+
+    async def test_what_is_damaged_in_its_place_on_all_nodes_is_lost_as_well(self) -> None:
+        """It was durable everywhere, and has rotted since: each has said so to all others."""
+        wire = Wire()
+        source, other, target = Source("a", wire), Source("b", wire), Target(wire)
+        gone = source.batches[20]
+        for each in (source, other):
+            ref = each.log.find(gone.last_index, gone.digest)
+            assert ref is not None
+            each.disk.flip(Path("/n1/log") / each.log._names[ref.segment], ref.offset + 70, 0x40)
+            assert each.log.lose(gone.last_index, gone.digest)
+            assert each.log.concede(gone.last_index, gone.digest)
+        await given(source, target)
+        again = target.reopened()
+        assert again.lost() == [(gone.last_index, gone.digest)]
+        assert digests(again)[:20] == [each.digest for each in source.batches[:20]]
+        assert digests(again, after=gone.last_index) == [each.digest for each in source.batches[21:]]
+
+    async def test_what_is_void_on_one_node_is_not_lost_because_of_another_that_is_behind(self) -> None:
+        wire = Wire()
+        source, other, target = Source("a", wire, lost=(20,)), Source("b", wire, lost=(20,)), Target(wire)
+        void, before = source.batches[20], source.batches[19].last_index
+        other.log.void(void.last_index, void.digest)
+        await given(source, target)
+        again = target.reopened()
+        assert (again.lost(), again.void_behind(before)) == ([], other.log.void_behind(before))
+
+    async def test_of_what_all_have_that_answer_and_cannot_read_that_is_said(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody gives the snapshot any more, it said."""
+        monkeypatch.setattr(sources, "ROUNDS_MAX", 2)
+        wire = Wire()
+        source, target = Source("a", wire), Target(wire)
+        gone = source.batches[0]
+        ref = source.log.find(gone.last_index, gone.digest)
+        assert ref is not None
+        source.disk.flip(Path("/n1/log") / source.log._names[ref.segment], ref.offset + 70, 0x40)
+        asked = target.installing._sources
+        asked.begin(G, NodeId("a"))
+        with pytest.raises(CorruptData, match=r"\.log at "):
+            await asked.ask_for_log({"global_index": G, "partition": P, "after": 0, "through": 1 << 20})
 
     async def test_what_is_removed_while_it_is_fetched_is_stepped_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(serving, "CHUNK_BYTES", 400)

@@ -83,7 +83,7 @@ def test_of_what_was_fetched_little_is_kept_until_its_places_are_saved() -> None
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        fetch.take(pieces, lambda _: None)
+        fetch.take(pieces, lambda _, **__: None)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dispatcher.pipeline.pending import Pending
+from dispatcher.pipeline.presence import Presence
 from dispatcher.pipeline.proposing import Admitted, Proposing
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from logboom.errors import PartitionPaused
@@ -17,6 +18,7 @@ from logboom.settings import ApplySettings
 from logboom.types import MIXED, NO_PRODUCER, GlobalLogIndex, Level, PartitionId, PartitionLogIndex, ProducerId
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.ordered import Ordered
+from tests.unit.dispatcher.barrier_desk import Desk as BarrierDesk
 from tests.unit.dispatcher.pending_desk import A, B, Desk
 from tests.unit.dispatcher.submitting_world import Node
 
@@ -50,6 +52,30 @@ class Paused(Node):
         answers: list[Any] = []
         self.submitting.submit(self.request(*asked, **how), answers.append, "owner")
         return answers
+
+
+@pytest.mark.parametrize(
+    ("hole", "damage", "shown"), [(True, True, "lost"), (False, True, "paused"), (False, False, "paused")]
+)
+def test_one_that_is_lost_as_well_is_shown_as_what_holds_up_more(*, hole: bool, damage: bool, shown: str) -> None:
+    """A barrier for `durable` waited until its deadline, as if a pause were all: that holds up only what is applied."""
+    told, desk = list[PartitionId](), BarrierDesk()
+    _, answers = desk.wait(5, [A], Level.DURABLE)
+    pipeline = SimpleNamespace(
+        _unshown=set(),
+        logs={A: SimpleNamespace(hole=object() if hole else None, committed_index=5, durable_index=2)},
+        workers={A: SimpleNamespace(is_paused=True, idle=False)},
+        rebuilding=SimpleNamespace(
+            shown=lambda _: (SimpleNamespace(applied_index=2, applied_global_index=2), "paused"), fenced=lambda _: False
+        ),
+        voiding=SimpleNamespace(hole_of=lambda _: object() if hole or damage else None),
+        submitting=SimpleNamespace(paused=told.append),
+        watermarks=desk.watermarks,
+    )
+    Presence._publish(cast("Presence", pipeline), A)
+    assert desk.watermarks.of(A).state == shown
+    assert [getattr(answer, "blocked", None) for answer in answers] == ([[[A, "lost"]]] if hole else [])
+    assert told == [A], "who waits for what is applied is told of the pause"
 
 
 def apply(dedupe: Dedupe, *sequences: int, epoch: int = 0) -> None:

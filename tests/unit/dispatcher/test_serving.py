@@ -113,7 +113,13 @@ class Asked:
         self.acknowledged: dict[NodeId, int] = {}
         self.short_of_room = False
         self.sets = list(sets)
-        log = SimpleNamespace(durable_index=9, read_raw=self._read, beginning=(1, b"", 0), void_behind=lambda _: None)
+        log = SimpleNamespace(
+            durable_index=9,
+            read_raw=self._read,
+            beginning=(1, b"", 0),
+            void_behind=lambda _: None,
+            lost_behind=lambda _: None,
+        )
         self.serving = SnapshotServing(
             store=SimpleNamespace(  # type: ignore[arg-type]
                 sets=lambda: [SimpleNamespace(global_index=index, raft_index=index) for index in self.sets]

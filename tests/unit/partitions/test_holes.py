@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -13,10 +14,14 @@ from partitions.log.batch import Batch
 from partitions.log.holes import Hole
 from partitions.log.log import ChainBroken, PartitionLog
 from partitions.log.opening import LogBase
+from partitions.log.places import Rows
 from partitions.log.reading import DamagedBatch
 from ports.invariant import InvariantViolated
-from tests.unit.partitions.batches import chain, make
-from tests.unit.partitions.mending_world import flush, open_log
+from raftlog.entries.parent_state import Tail
+from server.offline.findings import Report
+from server.offline.logs import check_log
+from tests.unit.partitions.batches import P, chain, make
+from tests.unit.partitions.mending_world import DIRECTORY, flush, open_log
 from tests.unit.partitions.worker_world import world
 
 GONE = 2
@@ -155,21 +160,26 @@ def test_places_tell_a_later_start_what_is_void() -> None:
     assert again.first_available_index == 1, "no segment was taken for removed"
 
 
-def excused_and_opened_again(*gone: int) -> tuple[SimDisk, PartitionLog, list[Batch]]:
-    """This node's state has what they did: the journal begins behind them."""
+def excused_and_opened_again(*gone: int, fetched: bool = False) -> tuple[SimDisk, PartitionLog, list[Batch]]:
+    """This node's state has what they did: the journal begins behind them. ``fetched``: as it was given a set."""
     disk, log, batches = with_hole(*gone)
     for number in gone:
         log.excuse(batches[number].last_index)
-    log.save_places(log.committed_index)()
+    saved = log.save_fetched(Rows()) if fetched else log.save_places(log.committed_index)
+    saved()
     log.close()
     last = batches[-1]
     return disk, open_log(disk, LogBase(last.last_index, last.digest, 7)), batches  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("gone", [(2,), (0,), (6,), (2, 3), (0, 1), (1, 4, 6)])
-def test_places_tell_a_later_start_of_what_nobody_has_that_it_is_not_void(gone: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("fetched", [False, True])
+@pytest.mark.parametrize("gone", [(2,), (0,), (6,), (2, 3), (0, 1), (1, 4, 6), tuple(range(7))])
+def test_places_tell_a_later_start_of_what_nobody_has_that_it_is_not_void(
+    gone: tuple[int, ...],
+    fetched: bool,
+) -> None:
     """It was void there: readers passed over what had taken effect, and a copy that turned up was refused."""
-    _, again, batches = excused_and_opened_again(*gone)
+    _, again, batches = excused_and_opened_again(*gone, fetched=fetched)
     assert again.lost() == [(batches[number].last_index, batches[number].digest) for number in gone]
     assert again.first_available_index == 1, "no segment was taken for removed"
     for number in gone:
@@ -201,10 +211,80 @@ def test_it_may_be_declared_void_and_lost_again_over_any_number_of_starts() -> N
     read_over(open_log(disk, base), batches)
 
 
-def test_a_log_of_which_nobody_has_anything_begins_behind_that() -> None:
-    _, again, batches = excused_and_opened_again(*range(7))
-    assert again.first_available_index == batches[-1].last_index + 1
-    assert again.lost() == []
+def fetching(log: PartitionLog, batches: list[Batch], gone: int) -> Callable[[], None]:
+    """All but the first, of which nobody has one, come from others."""
+    rows = Rows()
+    log.append(batches[0])
+    commit(log, batches[:1])
+    for number, batch in enumerate(batches[1:], 2):
+        assert log.concede(batch.last_index, batch.digest) if number == gone else log.append(batch)
+        rows.append(batch.last_index, number, batch.digest)
+    flush(log)
+    return log.save_fetched(rows, lost=[(batches[gone - 1].last_index, batches[gone - 1].digest)])
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+@pytest.mark.parametrize("gone", range(2, 8))
+def test_what_no_source_of_a_log_has_is_lost_also_where_it_is_committed_before_places_are_saved(
+    gone: int,
+    meanwhile: bool,
+) -> None:
+    disk, batches = SimDisk(random.Random(1)), chain(7)
+    log = open_log(disk)
+    save = fetching(log, batches, gone)
+    if meanwhile:
+        commit(log, batches, after=1)
+    save()
+    log.close()
+    last, lost = batches[-1], batches[gone - 1]
+    again = open_log(disk, LogBase(last.last_index, last.digest, 7))  # type: ignore[arg-type]
+    assert (again.first_available_index, again.lost()) == (1, [(lost.last_index, lost.digest)])
+    assert again.append(lost)
+    flush(again)
+    assert digests(again) == [each.digest for each in batches]
+
+
+def test_what_was_declared_void_since_it_was_lost_here_is_saved_as_void() -> None:
+    disk, log, batches = with_hole()
+    gone, last = batches[GONE], batches[-1]
+    log.save_fetched(Rows(), voids=[(gone.last_index, gone.digest)])()
+    log.close()
+    read_over(open_log(disk, LogBase(last.last_index, last.digest, 7)), batches)  # type: ignore[arg-type]
+
+
+def compacted_and_opened_again(gone: int) -> tuple[tuple[int, ...], tuple[int, ...], SimDisk, LogBase]:
+    """Where a log begins, and how many are lost in it: before a start, and behind it. Up to its middle it may go."""
+    disk, batches = SimDisk(random.Random(1)), chain(40)
+    log = open_log(disk)
+    for number, batch in enumerate(batches):
+        if number == gone:
+            assert log.concede(batch.last_index, batch.digest)
+        else:
+            log.append(batch)
+            flush(log)
+    commit(log, batches)
+    log.excuse(batches[gone].last_index)
+    last = batches[-1]
+    log.save_places(last.last_index)()
+    log.compact(batches[20].last_index)()
+    before = log.first_available_index, len(log.lost())
+    log.close()
+    base = LogBase(last.last_index, last.digest, 40)  # type: ignore[arg-type]
+    again = open_log(disk, base)
+    again.close()
+    return before, (again.first_available_index, len(again.lost())), disk, base
+
+
+@pytest.mark.parametrize("gone", range(40))
+def test_what_is_lost_beside_a_segment_that_was_removed_stays_lost(gone: int) -> None:
+    """It was taken to lie in that one: it was gone at the next start, and its partition as if it had never been."""
+    before, behind, disk, base = compacted_and_opened_again(gone)
+    assert before[0] > 1
+    assert behind == before
+    report = Report(DIRECTORY, "data")
+    tail = Tail(base.last_index, base.digest)
+    assert check_log(disk, DIRECTORY, P, tail=tail, routes=[], carried=(), report=report) == before[0]
+    assert [each.path for each in report.findings] == [str(DIRECTORY / "places")] * before[1]
 
 
 def test_segments_in_front_of_a_void_are_compacted_like_any() -> None:

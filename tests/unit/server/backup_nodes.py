@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from logboom.client.operations import LogPiece
-from logboom.errors import IndexCompacted, Unavailable, Voided
+from logboom.client.operations import LogPiece, log_piece_of
+from logboom.errors import IndexCompacted, LogboomError, Unavailable, Voided
 from logboom.types import PartitionId, PartitionLogIndex
+from logboom.wire import Frame, Kind
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
 from server.offline.backup import Done, backup
 from server.offline.backup_dir import LogArchive
 from server.world.disk_os import OsDisk
@@ -26,6 +28,8 @@ class Nodes:
         self.lineages: dict[str | None, str | None] = {}
         """Those of which each node says that its history is; None: any node."""
         self.down: set[str] = set()
+        self.fails: dict[str, LogboomError] = {}
+        """What is answered for logs."""
         self.down_for: dict[str, int] = {}
         """So often."""
         self.asked: list[str] = []
@@ -66,14 +70,20 @@ class Nodes:
             self.down_for[node] = left - 1
         if left or node in self.down:
             raise Unavailable("it is down")
+        if node in self.fails:
+            raise self.fails[node]
         log: PartitionLog = self.nodes[node].log
         try:
             rows = log.read_raw(after_index=after, through_index=min(through, log.durable_index), max_bytes=400)
-        except (IndexCompacted, Voided):
+        except (IndexCompacted, Voided, DamagedBatch):
             rows = []
         void = log.void_behind(after) if not rows else None
         if void is not None:
             return LogPiece([], PartitionLogIndex(void.last_index + 1), void.digest, void.last_index)
+        lost = log.lost_behind(after) if not rows else None
+        if lost is not None:
+            header = {"rows": [], "first": 1, "before": b"", "lost": list(lost)}
+            return log_piece_of(Frame(Kind.LOG_PIECE, 0, header, memoryview(b"")))
         batches = [(row.global_index, memoryview(row.raw)) for row in rows]
         return LogPiece(batches, log.first_available_index, log.before_digest)
 

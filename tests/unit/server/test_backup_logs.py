@@ -32,6 +32,9 @@ def cut_off(source: Source, *, first: int) -> Source:
     return source
 
 
+DOWN = {"n3": "unavailable: it is down"}
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup_source, "PAUSE_S", 0.0)
@@ -65,7 +68,7 @@ def test_of_several_that_lack_it_the_one_that_begins_first_counts(tmp_path: Path
     nodes.down.add("n3")
     done, batches = taken(nodes, tmp_path / "kept")
     assert batches[0].header.first_index == early.log.first_available_index < late.log.first_available_index
-    assert done.not_asked == [(LOG, 1, early.log.first_available_index - 1, ("n3",))]
+    assert done.not_asked == [(LOG, 1, early.log.first_available_index - 1, DOWN)]
 
 
 class TestWhoDoesNotAnswer:
@@ -89,28 +92,79 @@ class TestWhoDoesNotAnswer:
         for _ in range(2):
             nodes.asked.clear()
             done, _ = taken(nodes, tmp_path / "kept")
-            assert [each.nodes for each in done.not_asked] == [("n3",)]
+            assert [each.nodes for each in done.not_asked] == [DOWN]
         assert nodes.asked.count("n3") == backup_source.FAILURES_MAX
 
     def test_is_said_and_what_is_missing_for_that(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        missing = [backup_module.NotAsked(3, 1, 899, ("n2", "n3"))]
+        silent = {"n2": "unavailable: it is down", "n3": "corrupt_data: a batch is damaged"}
+        missing = [backup_module.NotAsked(3, 1, 899, silent), backup_module.NotAsked(4, 7, 8, {})]
         done = backup_module.Done(7, "n1", 0, 0, 0, 1, missing)
         monkeypatch.setattr(backup_module, "backup", lambda *_, **__: done)
         result = CliRunner().invoke(cli, ["backup", str(tmp_path), "--endpoints", "127.0.0.1:1", "-o", "json"])
         assert (result.exit_code, json.loads(result.stdout)["sets"]) == (0, 1)
-        assert "partition 3: n2, n3 did not answer, and no other node has its records 1 to 899" in result.stderr
+        assert (
+            "partition 3: n2 (unavailable: it is down), n3 (corrupt_data: a batch is damaged) did not give its records "
+            "1 to 899, and no other node has them"
+        ) in result.stderr
+        assert "partition 4: its records 7 to 8 are lost on all nodes" in result.stderr
+        assert "`logboom partitions void 4 --index 8`" in result.stderr
 
-    def test_may_have_a_log_of_which_the_others_have_nothing(self, whole: Source, tmp_path: Path) -> None:
+    def test_may_have_a_log_of_which_most_have_nothing(self, whole: Source, tmp_path: Path) -> None:
+        """Where one never came back there was no backup any more. The next one gets it."""
+        gone, kept = emptied(Sound("n1", Wire(), big=10)), tmp_path / "kept"
+        nodes = Nodes(n1=gone, n2=whole, n3=gone)
+        nodes.fails["n2"] = CorruptData("the batch that ends at 7 is damaged")
+        done, batches = taken(nodes, kept)
+        end = gone.batches[-1].last_index
+        said = {"n2": "corrupt_data: the batch that ends at 7 is damaged"}
+        assert (done.sets, batches, done.not_asked) == (1, [], [(LOG, 1, end, said)])
+        assert noticed(kept) == []
+        nodes.fails.clear()
+        done, batches = taken(nodes, kept)
+        assert (len(batches), list(kept.rglob("*.nothing")), done.not_asked) == (len(whole.batches), [], [])
+
+    def test_may_have_a_log_of_which_few_have_nothing(self, whole: Source, tmp_path: Path) -> None:
         """No backup without is complete, and none says that nobody has it: the next one gets it."""
         gone, kept = emptied(Source("n1", Wire(), big=10)), tmp_path / "kept"
         nodes = Nodes(n1=gone, n2=whole, n3=gone)
-        nodes.down.add("n2")
-        with pytest.raises(Unavailable, match="n2"):
+        nodes.down |= {"n2", "n3"}
+        with pytest.raises(Unavailable, match=r"n2 \(unavailable: it is down\), n3"):
             taken(nodes, kept)
         assert list(kept.rglob("*.nothing")) == []
         nodes.down.clear()
         done, batches = taken(nodes, kept, resume=True)
         assert (len(batches), done.bytes, done.sets) == (len(whole.batches), 0, 1)
+
+
+class TestLost:
+    @pytest.mark.parametrize("number", [0, 20, COUNT - 1])
+    def test_what_nobody_has_is_said_and_the_rest_is_copied(self, tmp_path: Path, number: int) -> None:
+        """No backup was complete until it was void."""
+        kept, lost = tmp_path / "kept", [Sound(n, Wire(), big=10, lost=(number,)) for n in ("n1", "n2", "n3")]
+        nodes, gone = Nodes(n1=lost[0], n2=lost[1], n3=lost[2]), lost[0].batches[number]
+        for _ in range(2):
+            done, batches = taken(nodes, kept)
+            assert done.not_asked == [(LOG, gone.header.first_index, gone.last_index, {})]
+            assert [each.digest for each in batches] == [b.digest for b in lost[0].batches if b is not gone]
+        assert not verify(kept).damaged
+        whole = nodes.nodes["n2"] = Sound("n2", Wire(), big=10)
+        done, batches = taken(nodes, kept)
+        assert ([each.digest for each in batches], done.not_asked) == ([b.digest for b in whole.batches], [])
+        assert noticed(kept) == []
+
+    def test_what_is_void_on_one_node_is_not_lost_because_of_another_that_is_behind(self, tmp_path: Path) -> None:
+        lost = [Source(n, Wire(), big=10, lost=(20,)) for n in ("n1", "n2", "n3")]
+        void = lost[0].batches[20]
+        lost[1].log.void(void.last_index, void.digest)
+        with pytest.raises(InvalidRequest, match="was declared void: write to any partition"):
+            taken(Nodes(n1=lost[0], n2=lost[1], n3=lost[2]), tmp_path / "kept")
+
+    def test_what_may_be_on_one_that_does_not_answer_is_not_lost(self, tmp_path: Path) -> None:
+        lost = [Source(n, Wire(), big=10, lost=(20,)) for n in ("n1", "n2")]
+        nodes, gone = Nodes(n1=lost[0], n2=lost[1], n3=lost[1]), lost[0].batches[20]
+        nodes.down.add("n3")
+        done, _ = taken(nodes, tmp_path / "kept")
+        assert done.not_asked == [(LOG, gone.header.first_index, gone.last_index, DOWN)]
 
 
 def test_a_node_that_was_named_is_the_only_one(whole: Source, tmp_path: Path) -> None:

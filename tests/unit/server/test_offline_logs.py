@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Container
+from pathlib import Path
 
 from chaos.sim.disk import SimDisk
 from raftlog.entries.parent_state import Tail
 from server.offline.findings import Report
+from server.offline.inspect import inspect
 from server.offline.logs import check_log
 from tests.unit.partitions.batches import P
-from tests.unit.partitions.compaction_world import DIRECTORY, base_at, grown
+from tests.unit.partitions.compaction_world import DIRECTORY, append, base_at, chain, commit, grown, open_log
 
 
 def checked(disk: SimDisk, tail: Tail, void: Container[bytes]) -> Report:
@@ -30,3 +33,23 @@ def test_what_became_void_behind_the_places_is_not_missed() -> None:
     assert checked(disk, tail, ()).damaged, "the batch is damaged, and somebody needs it"
     assert not checked(disk, tail, (batches[2].digest,)).damaged, "nobody needs it any more"
     assert checked(disk, tail, (batches[3].digest,)).damaged, "another one is void"
+
+
+def test_what_is_lost_on_all_nodes_is_no_damage_to_a_segment(tmp_path: Path) -> None:
+    """It was, to one that was whole, at an offset of 2^62, and a peer would mend it."""
+    disk, batches = SimDisk(random.Random(1)), chain(9)
+    log, lost = open_log(disk), batches[4]
+    append(log, batches[:4])
+    log.concede(lost.last_index, lost.digest)
+    append(log, batches[5:])
+    commit(log, batches)
+    log.excuse(lost.last_index)
+    base = base_at(batches, len(batches))
+    log.save_places(base.last_index)()
+    (found,) = checked(disk, Tail(base.last_index, base.digest), ()).findings
+    assert (found.path, found.offset) == (str(DIRECTORY / "places"), None)
+    assert found.problem == f"the committed batch that ends at {lost.last_index} was lost on all nodes"
+    assert "`logboom partitions void`" in found.advice
+    (tmp_path / "places").write_bytes(disk.read_file(DIRECTORY / "places"))
+    _, rows = inspect("places", tmp_path / "places")
+    assert [row["lost"] for row in rows] == [number == 4 for number in range(9)]
