@@ -440,6 +440,7 @@ class AsyncioNetwork:
             lambda: AsyncioConnection(handler, limits, self._fatal, Crowd(), self._reading, self._seldom, unread),
             host,
             port,
+            connect_s=limits.connect_s,
             ssl=current(tls),
             server_hostname="" if tls is not None else None,
             ssl_handshake_timeout=limits.handshake_s if tls is not None else None,
