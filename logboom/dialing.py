@@ -29,15 +29,29 @@ _asked: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, int
 """What is being looked up, per loop: each name once, however often it is dialled meanwhile."""
 
 
-async def connect(factory: Callable[[], P], host: str, port: int, **options: Any) -> tuple[asyncio.BaseTransport, P]:
-    """As ``loop.create_connection``. Raises OSError."""
+async def connect(
+    factory: Callable[[], P], host: str, port: int, *, connect_s: float | None = None, **options: Any
+) -> tuple[asyncio.BaseTransport, P]:
+    """As ``loop.create_connection``. Raises OSError; TimeoutError, too, where nobody says anything for ``connect_s``.
+
+    A name is looked up, and a certificate shown, for as long as that takes.
+    """
     loop = asyncio.get_running_loop()
-    if _is_address(host):
-        return await loop.create_connection(factory, host, port, **options)
-    rows = await _rows(host, port)
-    if len(rows) == 1:
-        return await loop.create_connection(factory, *rows[0][4][:2], **options)
-    return await loop.create_connection(factory, sock=await _first(rows), **options)
+    rows: Rows = ()
+    if not _is_address(host):
+        rows = await _rows(host, port)
+        if len(rows) == 1:
+            host, port = rows[0][4][:2]
+    if len(rows) < 2:
+        if connect_s is None:
+            return await loop.create_connection(factory, host, port, **options)
+        if options.get("ssl") is None:
+            async with asyncio.timeout(connect_s):
+                return await loop.create_connection(factory, host, port, **options)
+        rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    async with asyncio.timeout(connect_s):
+        sock = await _first(rows)
+    return await loop.create_connection(factory, sock=sock, **options)
 
 
 async def _rows(host: str, port: int) -> Rows:

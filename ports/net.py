@@ -36,6 +36,8 @@ class ConnectionLimits:
     header_bytes: int = HEADER_BYTES_MAX
     """Of a frame's header, once the other side is introduced; before that ``HEADER_BYTES_MAX`` at most."""
     handshake_s: float = 5.0
+    connect_s: float | None = None
+    """Where a machine says nothing at all it is given up after so long; None: as one that does not introduce itself."""
     frame_s: float = 10.0
     """A frame that has begun must end within this."""
     send_buffer_bytes: int = 8 * 1024 * 1024

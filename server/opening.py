@@ -24,7 +24,7 @@ from server.directory.directories import DIRECTORIES, own_id, refuse_former
 from server.directory.install import Intent, install_logs
 from server.directory.manifest import Manifest
 from server.directory.partitions import PartitionRooms
-from server.directory.rejoin import NO_MAJORITY, Memory, open_journal
+from server.directory.rejoin import NO_MAJORITY, PERHAPS_ALONE, Memory, open_journal
 from server.directory.remembered import check_remembered
 from server.directory.shares import apply_share, log_share
 from server.world.world import World
@@ -119,7 +119,9 @@ class Opened:
         if self._token is not None:
             found.rejoining = self._memory.rejoining(self._token, offload=self._world.apply_offload, fatal=self._fatal)
         if found.rejoining is not None and self._node_id in found.current.voters and len(found.current.voters) <= 2:
-            log.error("rejoin_needs_a_leader", advice=NO_MAJORITY, voters=list(found.current.voters))
+            alone = found.current.index <= 1 and len(found.current.voters) == 1
+            write, advice = (log.warning, PERHAPS_ALONE) if alone else (log.error, NO_MAJORITY)
+            write("rejoin_needs_a_leader", advice=advice, voters=list(found.current.voters))
         if found.current.index <= 1:
             begun.check_members(Manifest.of(self._node_id, self._settings.cluster), str(self.data_dir.path))
         elif set(found.current.ids) != {m.id for m in self._settings.cluster.members}:

@@ -11,10 +11,11 @@ from raftlog.engine.stock import CANDIDATE, FOLLOWER, Given, Peer
 
 GIVE_WAY: Final = 2
 """Times the longest that others wait before they stand for election."""
-ALONE_S: Final = 0.6
+ALONE_S: Final = 1.4
 """Before a node that knows of nobody else begins a cluster, once in that one's life.
 
-Longer than it takes others to call it: to them it may be a member that has lost its disk (docs/decisions/0031)."""
+Longer than it takes others to call it, where its machine was away and is another one now (``dialling.CONNECT_S``): to
+them it may be a member that has lost its disk (docs/decisions/0031)."""
 
 
 class Elections(Quorums):

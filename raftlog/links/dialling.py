@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Container, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -27,8 +27,13 @@ REDIAL_MAX_S = 0.2
 CALL_BACK_S = 2.0
 """Without a link for so long after its start, the node with the larger id dials too: the other may not know of it yet.
 
-Where there was a link it does so at once: who comes back without its disk, and was alone when the cluster began, calls
+Where there was a link it does so soon: who comes back without its disk, and was alone when the cluster began, calls
 nobody, and has to be told before it begins another one (``elections.ALONE_S``)."""
+WAY_S: Final = 0.3
+"""For so long, after a link was lost, only the node with the smaller id calls: calls that cross may cost a link."""
+CONNECT_S: Final = 1.0
+"""Before a machine that says nothing is tried again: it may be another one by then, which begins a cluster
+(``elections.ALONE_S``). Far longer than a round trip to wherever a follower may be."""
 
 
 class Link(ConnectionHandler, Protocol):
@@ -102,6 +107,8 @@ class Dialling:
                 await self._links[peer].gone.wait()
                 if self._clock.monotonic() - since >= REDIAL_MAX_S:
                     pause = REDIAL_MIN_S
+                    if not mine:
+                        await wait(WAY_S * (0.5 + self._rng.random()))
                 else:  # it hung up at once, and will again: to it we may be nobody
                     await wait(pause * (0.5 + self._rng.random()))
                     pause = min(pause * 2, REDIAL_MAX_S)
@@ -110,7 +117,7 @@ class Dialling:
                 patient = False
                 await wait(CALL_BACK_S)
                 continue
-            link = self._link_to(peer)
+            link, since = self._link_to(peer), self._clock.monotonic()
             try:
                 await self._call(peer, address, link)
                 if peer in self._links:
@@ -128,19 +135,26 @@ class Dialling:
             except Exception as error:  # noqa: BLE001 - nobody waits for this task: it would never be called again
                 self._seldom.say(log.error, "dial_failed", peer=peer, exc_info=error)
                 link.abort()
-            await wait(self._refusals.pause(peer, pause) * (0.5 + self._rng.random()))
+            pause = min(pause, self._refusals.most(peer, REDIAL_MAX_S))
+            rest = self._refusals.pause(peer, pause) * (0.5 + self._rng.random())
+            await wait(max(0.0, rest - (self._clock.monotonic() - since)))  # who says nothing has kept it waiting
             pause = min(pause * 2, self._refusals.most(peer, REDIAL_MAX_S))
 
     async def _call(self, peer: NodeId, address: str, link: Link) -> None:
         try:
-            await self._meet(address, link)
+            await self._meet(peer, address, link)
         except Exception:
             self.unreached.add(peer)  # whoever answers there may be somebody else
             raise
         self.unreached.discard(peer)
 
-    async def _meet(self, address: str, link: Link) -> None:
-        await self._network.dial(address, link, limits=self._limits, tls=self._tls)
+    async def _meet(self, peer: NodeId, address: str, link: Link) -> None:
+        try:
+            await self._network.dial(address, link, limits=self._limits, tls=self._tls)
+        except OSError as error:
+            if not isinstance(error, ssl.SSLError):
+                self._refusals.let_in(peer)  # nobody is there: who comes next is another process, with other data maybe
+            raise
         async with asyncio.timeout(self._limits.handshake_s):
             await link.settled.wait()
         if link.peer is None:

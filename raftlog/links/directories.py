@@ -34,10 +34,15 @@ ALONE: Final = (
 )
 
 FORMER: Final = (
-    "It alone votes by what it has, which is from before others did: its disk was lost, or put back. The cluster goes "
-    "on with those, and what it has committed alone since is not in it. Move its data directory away, and start it "
-    "with an empty one"
+    "It alone votes by what it has, which is from before others did: its disk was lost, or put back, and what it has "
+    "committed alone since is in no other log. "
 )
+OTHERS_GO_ON: Final = "Move its data directory away, and start it with an empty one"
+OTHER_GOES_ON: Final = (
+    "Move its data directory away, and begin again with the other one (`logboom recover`), since of two none leads "
+    "without the other; this one is added then, with another id"
+)
+OR_IT: Final = ". Unless it is the one that is right: then stop the others for good, and remove their data"
 
 Met = dict[NodeId, bytes]
 """By member: the id of its directory. Never changed, only replaced."""
@@ -72,6 +77,8 @@ class Directories:
         self._keep = keep
         self.forget: Callable[[str], bool] = lambda _: False
         """Others, of a history with this lineage, have met this node with another disk. False: it cannot begin anew."""
+        self.leader: Callable[[], NodeId | None] = lambda: None
+        """Who leads now, as far as this node knows."""
         self._changed = set[NodeId]()
         self.before: Configuration | None = None
         """The configuration that counts still should the current one be cut off."""
@@ -99,6 +106,7 @@ class Directories:
             "met": [[each, known] for each, known in met.items() if self._counts(each)],
             "lone": self._is_lone,
             "voters": len(self._current.voters),
+            "leader": self.leader(),
             "met_lone": [[each, known] for each, known in met.items() if not self._counts(each)],
         }
         if self.marks is None:
@@ -152,6 +160,9 @@ class Directories:
         if None in (directory, known) or directory == known or header.get("rejoining") is True:
             return
         if (self._counts(peer) or lone) and not _newer(theirs, mine):
+            if lone and self._current.voters != (peer,):
+                story = f"{peer} has another data directory than when this node met it"
+                raise WrongNode(f"{story}. {self._former_of(peer)}", former=True)
             raise WrongNode(
                 f"{peer} has another data directory than when this node met it, and does not say that it has forgotten "
                 "what it promised. An empty one finds that out by itself and begins anew; one with data is from before "
@@ -170,25 +181,53 @@ class Directories:
         self._behind(told)
         raise WrongNode(f"{told}. It begins anew")
 
+    def find_former(
+        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim, lineage: str | None
+    ) -> None:
+        """Ends this node as ``check`` does, where its cluster was restored, or recovered, before its disk was lost.
+
+        They are of another history then than what anybody begins by himself. Raises WrongNode.
+        """
+        if lineage == "" != header.get("lineage", "") and mine[:2] == (0, 1):
+            told, ends = self._is_former(peer, header, theirs, mine)
+            if ends:
+                self._former(told)
+                raise WrongNode(told)
+
     def _check_lone(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
-        """Raises WrongNode, and ends this node, if it leads alone beside the others that are its cluster.
+        """Raises WrongNode if it leads alone beside the others that are its cluster, and ends this node if they go on.
 
         What it has committed since stands in its journal and its states: nothing can be made of it but to begin anew.
         """
-        if not (self._is_lone and self._has_both(peer, theirs, mine)):
-            return
+        told, ends = self._is_former(peer, header, theirs, mine)
+        if ends:
+            self._former(told)
+            raise WrongNode(told)
+        if told:
+            raise WrongNode(told, former=True)
+
+    def _is_former(
+        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim
+    ) -> tuple[str, bool]:
+        """Why this node is not one that leads alone, or nothing; and whether it must not go on.
+
+        That is so where others lead. One of more than two that nobody leads may be what is left of a cluster that was
+        given up, and is not to end the one that was begun in its place. The other one of two is led by nobody without
+        this node: beside it nothing is to be acknowledged, and people have to say which of the two is right.
+        """
         voters = header.get("voters")
+        if not (self._is_lone and self._has_both(peer, theirs, mine)) or type(voters) is not int:
+            return "", False
         others = self._are_others(header) or self._are_others(header, "met_lone")
         lacks = self.marks is not None and any(
             self.marks.lacks(self._node_id, self.own, header, field) for field in ("heard", "heard_lone")
         )
-        if (others or lacks) and type(voters) is int and voters > 1:
-            known = "has met this node with another data directory" if others else "has heard more of its journal"
-            told = f"{peer} {known}. {FORMER}"
-            self._former(told)
-            raise WrongNode(told)
-        if others and voters == 1:
-            raise WrongNode(f"{peer} has met this node with another data directory. {ALONE}", former=True)
+        known = f"{peer} has met this node with another data directory"
+        if (others or lacks) and voters > 1:
+            led = isinstance(leader := header.get("leader"), str) and leader != self._node_id
+            known = known if others else f"{peer} has heard more of its journal"
+            return f"{known}. {former(voters, led=led)}", led or voters <= FEW_VOTERS
+        return f"{known}. {ALONE}" if others and voters == 1 else "", False
 
     def _is_lone_before(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> bool:
         """A member alone votes by what it has, which is from before what counts here.
@@ -199,15 +238,19 @@ class Directories:
         said, alone = header.get("lone"), theirs is not None and theirs.ids == (peer,)
         lone = peer in self._current.ids and (said is True or (said is None and alone)) and _newer(mine, theirs)
         if lone and header.get("rejoining") is not True and self._settled and self._current.voters != (peer,):
-            raise WrongNode(f"{peer} is a member of this cluster. {FORMER}", former=True)
+            raise WrongNode(f"{peer} is a member of this cluster. {self._former_of(peer)}", former=True)
         return lone
+
+    def _former_of(self, peer: NodeId) -> str:
+        return former(len(self._current.voters), led=self.leader() not in (None, peer))
 
     def _check_age(self, peer: NodeId, header: Mapping[str, Any], *, lone: bool) -> None:
         """Raises WrongNode for a member whose disk was put back."""
         if self.marks is None or not self.marks.is_behind(peer, header):
             return  # who is rejoining has a directory of its own from then on: nobody has heard of it till it is back
         if lone and self._current.voters != (peer,):
-            raise WrongNode(f"{peer} has less of its journal than it has had before. {FORMER}", former=True)
+            story = f"{peer} has less of its journal than it has had before"
+            raise WrongNode(f"{story}. {self._former_of(peer)}", former=True)
         if self.matters(peer):
             alone = self._current.voters == (peer,)
             raise WrongNode(
@@ -270,6 +313,12 @@ class Directories:
     def _counts(self, peer: NodeId) -> bool:
         few = self.before is not None and len(self.before.voters) <= FEW_VOTERS
         return counts(peer, self._current, settled=self._settled or few)
+
+
+def former(voters: int, *, led: bool) -> str:
+    """What is said of a node that alone votes by what it has, though so many do. ``led``: those go on without it."""
+    few = voters <= FEW_VOTERS
+    return f"{FORMER}{OTHER_GOES_ON if few else OTHERS_GO_ON}{OR_IT if few or not led else ''}"
 
 
 def counts(node: NodeId, current: Configuration, *, settled: bool) -> bool:

@@ -26,7 +26,7 @@ from ports.rng import Rng
 from ports.seldom import Seldom
 from ports.timers import wait
 from raftlog.entries.configuration import Configuration
-from raftlog.links.dialling import Dialling
+from raftlog.links.dialling import CONNECT_S, Dialling
 from raftlog.links.directories import Directories
 from raftlog.links.hello import Claim, Identity, check_lineage, check_remembers
 from raftlog.links.refusals import Refusals
@@ -132,7 +132,7 @@ class Links:
             network=network,
             clock=clock,
             rng=rng,
-            limits=limits,
+            limits=replace(limits, connect_s=min(CONNECT_S, limits.handshake_s)),
             tls=tls[1] if tls else None,
         )
         self._started = False
@@ -275,6 +275,7 @@ class Links:
         claim = Claim.of(header)
         if self.directories is not None and not self.rejoining and self._may_speak(NodeId(peer), claim):
             self.directories.find_out(NodeId(peer), header)
+            self.directories.find_former(NodeId(peer), header, claim, self.claim, mine.lineage)
         check_lineage(mine, NodeId(peer), header)
         if header.get("settings") != mine.settings_digest:
             raise WrongNode(f"{peer} has other cluster settings: partitions, machines and modes must agree")
@@ -290,6 +291,8 @@ class Links:
             raise WrongNode(f"{peer} is dialled from here", twice=True)  # two links would end each other
         if link.expected is not None and peer != link.expected:
             raise WrongNode(f"{link.connection.remote} is {peer!r}, expected {link.expected!r}")
+        if link.expected is not None and mine.node_id > peer and peer in self.links:
+            raise WrongNode(f"{peer} has called meanwhile", twice=True)  # and is about to hang up here
         return NodeId(str(peer))
 
     def introduced(self, peer: NodeId, header: Mapping[str, Any]) -> None:

@@ -30,6 +30,7 @@ class Rejoin:
         links.rejoining = membership.rejoining is not None
         if links.directories is not None:
             links.directories.forget = self._disk_lost
+            links.directories.leader = lambda: engine.leader
 
     def _disk_lost(self, lineage: str) -> bool:
         """Others have met this node with another disk: what it is asked is not what it would have answered."""

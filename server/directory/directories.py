@@ -112,13 +112,18 @@ def open_directories(
 
 
 def refuse_former(disk: Disk, directory: Path) -> None:
-    """Raises WrongNode where a node has found out that its cluster has gone on without what it has."""
-    if disk.exists(directory / FORMER):
-        raise WrongNode(
-            f"{directory} is from before others voted, and its node led alone with it ({FORMER}): the cluster has gone "
-            "on with those, and what this node has committed since is not in it. Move the directory away, and start "
-            "the node with an empty one: it is given everything"
-        )
+    """Raises WrongNode where a node has found out that its cluster is one of others, without what it has."""
+    path = directory / FORMER
+    if not disk.exists(path):
+        return
+    try:
+        why = unsealed(disk.read_file(path), path=str(path), only={"why"}).get("why")
+    except CorruptData as error:
+        why = str(error)
+    raise WrongNode(
+        f"{directory} is from before others voted, and its node led alone with it. {FORMER} says why: {why}. To start "
+        f"with it all the same, remove {FORMER}, too"
+    )
 
 
 def _heard(

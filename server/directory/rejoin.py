@@ -45,6 +45,10 @@ NO_MAJORITY: Final = (
     "restore a backup (`logboom restore`) or, of two, to begin again with the other (`logboom recover`): this one goes "
     "on waiting"
 )
+PERHAPS_ALONE: Final = (
+    "by what it has this node alone votes. Others that were added since take it back; where that is one alone, begin "
+    "again with it (`logboom recover`); where there are none, restore a backup (`logboom restore`): it goes on waiting"
+)
 
 
 class RejoinDue(LogboomError):

@@ -434,12 +434,11 @@ class AsyncioNetwork:
         self, address: str, handler: ConnectionHandler, *, limits: ConnectionLimits, tls: Tls | None
     ) -> Connection:
         """See Network."""
-        host, port = split_address(address)
         unread = Unread(limits.unread_bytes_max, self._now)
         coroutine = connect(
             lambda: AsyncioConnection(handler, limits, self._fatal, Crowd(), self._reading, self._seldom, unread),
-            host,
-            port,
+            *split_address(address),
+            connect_s=limits.connect_s,
             ssl=current(tls),
             server_hostname="" if tls is not None else None,
             ssl_handshake_timeout=limits.handshake_s if tls is not None else None,

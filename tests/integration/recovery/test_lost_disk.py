@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from logboom import Add, Put, SyncClient
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
+from tests.integration.cluster.backup_world import done
 from tests.integration.recovery.losing_world import (
     SMALL,
     Load,
@@ -168,13 +169,20 @@ def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path,
 
 
 @contextmanager
-def begun_by_one(directory: Path, added: int) -> Iterator[tuple[LocalCluster, SyncClient]]:
-    """To which others were added: its own configuration still names nobody else."""
-    with (
-        LocalCluster(nodes=1, partitions=1, settings=SMALL, directory=directory) as cluster,
-        cluster.client(timeout=30) as boom,
-    ):
-        boom.submit(0, [Add(b"n", 1)])
+def begun_by_one(directory: Path, added: int, *, restored: bool = False) -> Iterator[tuple[LocalCluster, SyncClient]]:
+    """To which others were added: its own configuration still names nobody else.
+
+    ``restored``: in another history than the one that anybody begins by himself.
+    """
+    with LocalCluster(nodes=1, partitions=1, settings=SMALL, directory=directory) as cluster, ExitStack() as ends:
+        with cluster.client(timeout=30) as first:
+            first.submit(0, [Add(b"n", 1)])
+        if restored:
+            done("backup", directory / "kept", "--endpoints", cluster.addresses["n1"])
+            shutil.rmtree(stop(cluster, "n1"))
+            done("restore", directory / "kept", "--config", cluster.config("n1"))
+            cluster.start_node("n1")
+        boom = ends.enter_context(cluster.client(timeout=30))
         for _ in range(added):
             cluster.take_in(cluster.add_node(), boom)
         wait_for(lambda: [each["role"] for each in boom.member_list()["members"]] == ["voter"] * (1 + added))
@@ -205,11 +213,19 @@ def test_nor_does_it_where_one_was_added_which_keeps_what_it_has(tmp_path: Path)
             of_n1.submit(0, [Add(b"n", 1)], timeout=2.0)
         assert boom.status(node=cluster.addresses["n1"])["role"] == "rejoining"
         assert boom.status(node=cluster.addresses["n2"], digests=True)["digests"] == kept
+        stop(cluster, "n1")
+        cluster.start_node("n1")
+        wait_for(lambda: bool(said(cluster, "n1", "rejoin_needs_a_leader")))
+        (row,) = said(cluster, "n1", "rejoin_needs_a_leader")
+        assert "Others that were added since take it back" in row["advice"], "it does not know how many they are"
 
 
-@pytest.mark.parametrize("added", [1, 2])
-def test_where_it_has_begun_a_second_one_before_it_was_called_it_ends_for_good(tmp_path: Path, added: int) -> None:
-    with begun_by_one(tmp_path, added) as (cluster, boom):
+@pytest.mark.parametrize(("added", "restored"), [(1, False), (2, False), (2, True)])
+def test_where_it_has_begun_a_second_one_before_it_was_called_it_ends_for_good(
+    tmp_path: Path, added: int, restored: bool
+) -> None:
+    """Not before others lead: one of several that follows nobody may be what is left of a cluster that was given up."""
+    with begun_by_one(tmp_path, added, restored=restored) as (cluster, boom):
         others = [node for node in cluster.nodes if node != "n1"]
         for node in others:
             stop(cluster, node)
@@ -217,7 +233,12 @@ def test_where_it_has_begun_a_second_one_before_it_was_called_it_ends_for_good(t
         cluster.start_node("n1")
         with SyncClient(cluster.addresses["n1"], timeout=30) as of_n1:
             of_n1.submit(0, [Add(b"n", 5)])
-        for node in others:
+            cluster.start_node(others[0])
+            if added > 1:
+                for node in ("n1", others[0]):
+                    wait_for(lambda node=node: bool(said(cluster, node, "peer_refused")))  # type: ignore[misc]
+                of_n1.submit(0, [Add(b"n", 5)])
+        for node in others[1:]:
             cluster.start_node(node)
         wait_for(lambda: not cluster.alive("n1"))
         assert "Move its data directory away" in said(cluster, "n1", "stopping")[0]["error"]

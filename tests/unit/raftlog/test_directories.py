@@ -205,7 +205,7 @@ class TestLone:
         said = Kept({N2: FIRST}, configuration(*voters, learner=learner)).known.fields()
         assert (said["met"], said["met_lone"], said["voters"]) == ([], [[N2, FIRST]], len(voters))
 
-    def of_it(self, *voters: NodeId) -> tuple[Directories, list[str], dict[str, Any]]:
+    def of_it(self, *voters: NodeId, leader: NodeId | None = N1) -> tuple[Directories, list[str], dict[str, Any]]:
         """Itself, how it ended, and what n1 says to it."""
         ended: list[str] = []
         alone = replace(configuration(N2), term=0, index=1)
@@ -213,14 +213,60 @@ class TestLone:
         known.follow(alone, settled=True)
         learner = None if N1 in voters else N1
         other = Kept({N2: FIRST}, configuration(*voters, learner=learner)).known
+        other.leader = lambda: leader
         return known, ended, hello(None) | other.fields()
 
-    @pytest.mark.parametrize("voters", [(N1, N2), VOTERS])
-    def test_it_ends_where_it_has_begun_a_second_cluster(self, voters: tuple[NodeId, ...]) -> None:
-        known, ended, said = self.of_it(*voters)
+    @pytest.mark.parametrize(("voters", "leader"), [((N1, N2), None), (VOTERS, N1), (VOTERS, N3)])
+    def test_it_ends_where_it_has_begun_a_second_cluster(
+        self, voters: tuple[NodeId, ...], leader: NodeId | None
+    ) -> None:
+        known, ended, said = self.of_it(*voters, leader=leader)
         with pytest.raises(WrongNode, match="Move its data directory away"):
             known.check(N1, said, claim(), Claim(0, 1, (N2,)))
         assert len(ended) == 1
+        assert ("logboom recover" in ended[0]) is (len(voters) == 2), "of two it is not taken back"
+        assert ("the one that is right" in ended[0]) is (len(voters) == 2)
+
+    @pytest.mark.parametrize("leader", [None, N2])
+    def test_one_of_several_that_follows_nobody_does_not_end_it(self, leader: NodeId | None) -> None:
+        """It may be left of a cluster that was given up, and the one that it would end all that there is."""
+        known, ended, said = self.of_it(*VOTERS, leader=leader)
+        with pytest.raises(WrongNode, match="Unless it is the one that is right") as refused:
+            known.check(N1, said, claim(), Claim(0, 1, (N2,)))
+        assert refused.value.fields["former"], "it is to hear who is here"
+        assert not ended
+
+    @pytest.mark.parametrize("settled", [True, False])
+    @pytest.mark.parametrize(("leader", "either"), [(None, True), (N3, False)])
+    def test_nor_does_that_one_say_whose_data_are_to_go(
+        self, leader: NodeId | None, either: bool, settled: bool
+    ) -> None:
+        kept = Kept({N2: FIRST}, settled=settled)
+        kept.known.leader = lambda: leader
+        said = hello(SECOND, index=1, lone=True) | {"members": [0, 1, [N2]]}
+        with pytest.raises(WrongNode, match="Move its data directory away") as refused:
+            kept.known.check(N2, said, Claim(0, 1, (N2,)), claim())
+        assert ("the one that is right" in refused.value.message) is either
+
+    @pytest.mark.parametrize(
+        ("voters", "leader", "own", "theirs", "mine", "ends"),
+        [
+            (VOTERS, N1, "", "ab" * 16, Claim(0, 1, (N2,)), True),
+            ((N1, N2), None, "", "ab" * 16, Claim(0, 1, (N2,)), True),
+            (VOTERS, None, "", "ab" * 16, Claim(0, 1, (N2,)), False),
+            (VOTERS, N1, "cd" * 16, "ab" * 16, Claim(0, 1, (N2,)), False),  # it was restored itself
+            (VOTERS, N1, "", "ab" * 16, Claim(1, 7, (N2,)), False),  # it has had others
+            ((N2,), N2, "", "ab" * 16, Claim(0, 1, (N2,)), False),
+        ],
+    )
+    def test_it_ends_too_where_the_others_were_restored_since(
+        self, voters: tuple[NodeId, ...], leader: NodeId | None, own: str, theirs: str, mine: Claim, ends: bool
+    ) -> None:
+        """They are of another history: both refused each other for that, and it led on."""
+        known, ended, said = self.of_it(*voters, leader=leader)
+        with pytest.raises(WrongNode) if ends else contextlib.nullcontext():
+            known.find_former(N1, said | {"lineage": theirs}, claim(), mine, own)
+        assert bool(ended) is ends
 
     @pytest.mark.parametrize("change", [{"met": [], "met_lone": []}, {"members": [0, 0, list(VOTERS)]}])
     def test_it_leads_on_where_nothing_says_that_its_disk_is_another(self, change: dict[str, Any]) -> None:

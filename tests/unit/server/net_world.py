@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,6 +28,21 @@ LIMITS: dict[str, Any] = {
     "handshake_s": LONG_S,
     "frame_s": LONG_S,
 }
+
+
+@contextlib.contextmanager
+def black_hole() -> Iterator[tuple[str, int]]:
+    """Takes no connection, and refuses none: its backlog is full."""
+    with contextlib.ExitStack() as open_:
+        hole = open_.enter_context(socket.socket())
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(0)
+        for _ in range(4):
+            one = open_.enter_context(socket.socket())
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                one.connect(hole.getsockname())
+        yield hole.getsockname()
 
 
 class Session:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +13,7 @@ from logboom import Client, Put, dialing
 from logboom.dialing import connect
 from ports.net import ConnectionLimits
 from tests.unit.logboom.fake_server import cluster, until
-from tests.unit.server.net_world import LIMITS, Session, serving
-
-
-@contextlib.contextmanager
-def black_hole() -> Iterator[tuple[str, int]]:
-    """Takes no connection, and refuses none: its backlog is full."""
-    with contextlib.ExitStack() as open_:
-        hole = open_.enter_context(socket.socket())
-        hole.bind(("127.0.0.1", 0))
-        hole.listen(0)
-        for _ in range(4):
-            one = open_.enter_context(socket.socket())
-            one.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                one.connect(hole.getsockname())
-        yield hole.getsockname()
+from tests.unit.server.net_world import LIMITS, Session, black_hole, serving
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> None:

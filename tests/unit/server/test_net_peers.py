@@ -23,7 +23,18 @@ from raftlog.links.directories import Directories
 from server.world.addresses import names_in
 from server.world.clock_os import OsClock
 from server.world.net_os import AsyncioNetwork
-from tests.unit.server.net_world import LIMITS, SHORT_S, Raw, Serving, Session, serving, sockets, until
+from tests.unit.server.net_world import (
+    LIMITS,
+    LONG_S,
+    SHORT_S,
+    Raw,
+    Serving,
+    Session,
+    black_hole,
+    serving,
+    sockets,
+    until,
+)
 from tests.unit.server.peers_world import HELLO, Dials, Events, linked, links_of
 
 
@@ -63,6 +74,23 @@ class TestPeers:
         link: Any = SimpleNamespace(connection=SimpleNamespace(remote="there"), expected=None)
         with pytest.raises(WrongNode, match="not another member"):
             links_of("n9", Events()).check_hello(HELLO | {"node": name}, link)
+
+    @pytest.mark.parametrize(("node", "peer", "stays"), [("n9", "n1", True), ("n2", "n9", False)])
+    async def test_who_has_called_while_the_larger_id_called_it_keeps_its_link(
+        self, node: str, peer: str, stays: bool
+    ) -> None:
+        """It hangs up on that call: let in for a moment, it ended the link that was good."""
+        links = links_of(node, Events())
+        there: Any = SimpleNamespace(connection=SimpleNamespace(remote="there"), expected=peer)
+        said = HELLO | {"node": peer}
+        assert links.check_hello(said, there) == peer
+        links.links[NodeId(peer)] = there
+        if stays:
+            with pytest.raises(WrongNode, match="meanwhile") as refused:
+                links.check_hello(said, there)
+            assert refused.value.fields["twice"], "nobody has to hear of it"
+        else:
+            assert links.check_hello(said, there) == peer
 
     @pytest.mark.parametrize("address", ["host:\N{SUPERSCRIPT TWO}", "h" * 64 + ":1", "127.0.0.1\0:1"])
     async def test_an_address_that_is_none_does_not_end_the_dialling(self, address: str) -> None:
@@ -174,6 +202,16 @@ class TestPeers:
             if who != "n9":  # n1 goes on to look for that one
                 await until(lambda: network.count > count + 1)
             assert [each for each in events.ups if "n2" in each] == ["n2"]
+
+    async def test_a_machine_that_says_nothing_is_called_again_and_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each call was waited for as long as an introduction: who came there meanwhile began another cluster."""
+        monkeypatch.setattr("raftlog.links.links.CONNECT_S", 0.02)
+        network = Dials(clock=OsClock(), on_fatal=lambda _: None)
+        with black_hole() as (host, port):
+            links = links_of("n2", Events(), network=network, peer_address=f"{host}:{port}", handshake_s=3600.0)
+            await links.start("127.0.0.1:0")
+            await until(lambda: network.count > 4)
+            await links.close()
 
     async def test_one_that_does_not_begin_with_its_name_is_turned_away(self) -> None:
         async with linked() as (address, events):
@@ -292,6 +330,25 @@ class TestTls:
             with pytest.raises((OSError, TimeoutError)):
                 await network.dial(address, Session(), limits=limits, tls=secure.friend)
             await until(lambda: sockets() == before)
+
+    async def test_what_bounds_the_connection_bounds_no_handshake(self, secure: Secure) -> None:
+        """Between processors that are busy that takes its time."""
+        clock = OsClock()
+        network = AsyncioNetwork(clock=clock, on_fatal=lambda _: None)
+        with socket.create_server(("127.0.0.1", 0)) as mute, black_hole() as hole:
+            for (host, port), handshake_s in ((mute.getsockname(), 2 * SHORT_S), (hole, LONG_S)):
+                limits = ConnectionLimits(**{**LIMITS, "connect_s": SHORT_S, "handshake_s": handshake_s})
+                since, before = clock.monotonic(), sockets()
+                with pytest.raises((OSError, TimeoutError)):
+                    await network.dial(f"{host}:{port}", Session(), limits=limits, tls=secure.friend)
+                took = clock.monotonic() - since
+                assert took < handshake_s if port == hole[1] else took > 1.5 * SHORT_S
+                await until(lambda before=before: sockets() == before)  # type: ignore[misc]
+        async with serving(tls=secure.server) as it:
+            limits = ConnectionLimits(**{**LIMITS, "connect_s": LONG_S})
+            made = await it.network.dial(it.address, Session(), limits=limits, tls=secure.friend)
+            assert made.peer_identities
+            made.close()
 
     async def test_a_server_of_another_authority_is_not_talked_to(self, secure: Secure, tmp_path: Path) -> None:
         certs.make_test_authority(tmp_path, ["n2"])
