@@ -15,6 +15,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import structlog
@@ -24,9 +25,10 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
 from server.directory.rejoin import RejoinDue
+from server.hearing import Hearing
 from server.node import Node
 from server.world.arenas import share_arenas
-from server.world.log_lines import STDERR
+from server.world.log_lines import unwaiting
 from server.world.logs import configure, drain, ending, keep_standard_streams, say
 
 log = structlog.get_logger(__name__)
@@ -58,8 +60,9 @@ def run(settings: Settings) -> int:
         queue_bytes=settings.node.log_queue_bytes,
         drain_s=settings.node.log_drain_ms / 1000,
     )
-    faulthandler.enable(STDERR)  # a fault in native code leaves more than a status
-    faulthandler.register(signal.SIGQUIT, STDERR)  # where all threads are, should nothing else answer
+    words = unwaiting()  # what is said in a signal holds up whoever got it: the loop, or a process that is to end
+    faulthandler.enable(words)  # a fault in native code leaves more than a status
+    faulthandler.register(signal.SIGQUIT, words)  # where all threads are, should nothing else answer
     _raise_open_files()
     share_arenas()
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
@@ -106,6 +109,15 @@ def _hung_up(*_: object) -> None:
 
 
 async def _serve(settings: Settings, stops: Sequence[signal.Signals] = STOPS) -> int:
+    most_ms = settings.raft.transfer_ms + settings.node.stop_ms
+    hearing = Hearing(stops, partial(_too_long, most_ms), most_ms / 1000)
+    try:
+        return await _until_asked(settings, stops, hearing)
+    finally:
+        hearing.close()
+
+
+async def _until_asked(settings: Settings, stops: Sequence[signal.Signals], hearing: Hearing) -> int:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[BaseException | None] = loop.create_future()
     asked = started = False
@@ -134,10 +146,12 @@ async def _serve(settings: Settings, stops: Sequence[signal.Signals] = STOPS) ->
         started = False
         for number in stops:
             signal.signal(number, leave)  # while it opens, which may take minutes, the loop hears nothing
+        hearing.listen()
         try:
             node = Node(settings, fatal=fatal)
             for number in stops:
                 loop.add_signal_handler(number, ask_to_stop)
+            hearing.listen()
             node.watching.installs = installs
             await node.start()
         except LogboomError as error:
@@ -161,6 +175,7 @@ async def _serve(settings: Settings, stops: Sequence[signal.Signals] = STOPS) ->
             break
         log.warning("starting_anew", reason=reason.message)
         installs += isinstance(reason, InstallDue)
+        node.watching.stopping()
         await _close(node, ANEW * settings.node.stop_ms)
         if asked:
             return EXIT_OK
@@ -194,13 +209,7 @@ def _may_pass(error: LogboomError) -> bool:
 
 async def _close(node: Node, most_ms: int) -> None:
     """Within that time, or the process ends without: that is safe, as a crash is."""
-
-    def too_long() -> None:
-        ending()
-        log.error("not_closed_in_time", ms=most_ms, advice="the next start does the rest")
-        _leave(EXIT_UNHEALTHY)
-
-    closed = _otherwise(too_long, most_ms / 1000)
+    closed = _otherwise(partial(_too_long, most_ms), most_ms / 1000)
     try:
         await node.close()
     except Exception as error:  # noqa: BLE001 - as while it ran: a disk that fails, say
@@ -209,12 +218,18 @@ async def _close(node: Node, most_ms: int) -> None:
         closed()
 
 
+def _too_long(ms: int) -> None:
+    ending()
+    log.error("not_closed_in_time", ms=ms, advice="the next start does the rest")
+    _leave(EXIT_UNHEALTHY)
+
+
 def _otherwise(act: Callable[[], None], seconds: float) -> Callable[[], None]:
     """``act`` unless what is returned is called before. By a thread: what hangs may be a call on the loop."""
     called = threading.Event()
 
     def watch() -> None:
-        if not called.wait(seconds):
+        if not called.wait(min(seconds, threading.TIMEOUT_MAX)):
             act()
 
     try:

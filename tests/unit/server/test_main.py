@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -22,7 +23,7 @@ from msgspec import convert
 import server.main
 from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import ConfigError, CorruptData, LogboomError
-from logboom.settings import NodeSettings, Settings
+from logboom.settings import NodeSettings, RaftSettings, Settings
 
 INSTALLS = 3
 
@@ -35,7 +36,7 @@ class Paper:
 
     def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
         self.fatal, self.me = fatal, self
-        self.watching = SimpleNamespace(installs=0)
+        self.watching = SimpleNamespace(installs=0, stopping=lambda: None)
         self.made.append(weakref.ref(self))
 
     async def start(self) -> None:
@@ -73,7 +74,7 @@ class Stopping:
 
     def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
         self.fatal = fatal
-        self.watching = SimpleNamespace(installs=0)
+        self.watching = SimpleNamespace(installs=0, stopping=lambda: None)
 
     async def start(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -172,6 +173,26 @@ async def test_a_node_that_is_asked_to_stop_while_it_is_to_start_anew_does_not(m
     assert len(Paper.made) == 1
 
 
+async def test_a_node_that_is_to_start_anew_is_not_ready_while_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: whoever balances load went on to send clients to a port that was closed."""
+    done: list[str] = []
+
+    async def start(paper: Paper) -> None:
+        paper.watching.stopping = lambda: done.append("stopping")
+        asyncio.get_running_loop().call_soon(paper.fatal, InstallDue("a snapshot has come"))
+
+    async def close(_: Paper) -> None:
+        done.append("close")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Paper, "start", start)
+    monkeypatch.setattr(Paper, "close", close)
+    async with asyncio.timeout(10):
+        await server.main._serve(Settings())
+    assert done == ["stopping", "close"]
+
+
 class Opening:
     """In place of a node: asked to stop while it opens."""
 
@@ -228,7 +249,7 @@ class Hanging:
 
     def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
         self.fatal = fatal
-        self.watching = SimpleNamespace(installs=0)
+        self.watching = SimpleNamespace(installs=0, stopping=lambda: None)
 
     async def start(self) -> None:
         type(self).why(self.fatal)
@@ -275,6 +296,86 @@ async def test_a_node_that_hangs_in_a_call_on_its_loop_ends_all_the_same(monkeyp
     monkeypatch.setattr(os, "_exit", end)
     await server.main._serve(Settings(node=NodeSettings(stop_ms=10)))
     assert (in_time, statuses) == ([True], [server.main.EXIT_UNHEALTHY])
+
+
+@pytest.mark.parametrize("where", ["hand_over", "serving"])
+async def test_a_node_that_hangs_on_its_loop_before_it_closes_ends_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Found by reading: nothing looked at the time before it closed, and a loop that hung did not hear the signal."""
+    ended, statuses, in_time = threading.Event(), list[int](), list[bool]()
+
+    class Blocking(Hanging):
+        async def start(self) -> None:
+            asyncio.get_running_loop().call_soon(self.serve)
+
+        def serve(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            if where == "serving":
+                in_time.append(ended.wait(20))
+
+        async def hand_over(self) -> None:
+            if where == "hand_over":
+                in_time.append(ended.wait(20))
+
+        async def close(self) -> None:
+            """At once."""
+
+    def end(status: int) -> None:
+        statuses.append(status)
+        ended.set()
+
+    monkeypatch.setattr(server.main, "Node", Blocking)
+    monkeypatch.setattr(os, "_exit", end)
+    settings = Settings(node=NodeSettings(stop_ms=10), raft=RaftSettings(transfer_ms=10))
+    async with asyncio.timeout(60):
+        assert await server.main._serve(settings) == server.main.EXIT_OK  # the process lives on, here
+    assert (in_time, statuses) == ([True], [server.main.EXIT_UNHEALTHY])
+
+
+async def test_a_node_that_is_asked_to_stop_while_it_closes_to_start_anew_has_no_more_time_than_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by reading: it had ten times as long, and whoever had asked killed it."""
+    said, in_time, release = list[int](), list[bool](), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end(status: int) -> None:
+        said.append(status)
+        loop.call_soon_threadsafe(release.set)
+
+    async def close(_: Paper) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(20):
+            await release.wait()
+            in_time.append(True)
+
+    monkeypatch.setattr(server.main, "ANEW", 100_000)
+    monkeypatch.setattr(Paper, "close", close)
+    monkeypatch.setattr(os, "_exit", end)
+    settings = Settings(node=NodeSettings(stop_ms=10), raft=RaftSettings(transfer_ms=10))
+    assert await server.main._serve(settings) == server.main.EXIT_OK  # the process lives on, here
+    assert (in_time, said) == ([True], [server.main.EXIT_UNHEALTHY])
+
+
+async def test_a_loop_hears_for_itself_what_is_heard_before_it_and_again_when_that_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Hanging, "why", staticmethod(lambda _: os.kill(os.getpid(), signal.SIGTERM)), raising=False)
+    monkeypatch.setattr(Hanging, "close", Hanging.hand_over)
+    monkeypatch.setattr(server.main, "Node", Hanging)
+    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail(f"it ends with {status}"))
+    threads = {thread for thread in threading.enumerate() if thread.name == "signals"}
+    assert await server.main._serve(Settings()) == server.main.EXIT_OK
+    for thread in {thread for thread in threading.enumerate() if thread.name == "signals"} - threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    async with asyncio.timeout(10):
+        await heard.wait()
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
 
 
 async def test_without_a_thread_to_watch_it_a_node_that_does_not_close_ends_too(
@@ -375,3 +476,35 @@ def test_a_process_that_is_ended_by_its_memory_and_one_that_is_asked_say_where_t
     assert ran.returncode == status
     assert said in ran.stderr
     assert "in serve" in ran.stderr
+
+
+@pytest.mark.parametrize("stderr", ["pipe", "socket"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGBUS, -signal.SIGBUS), (signal.SIGQUIT, 0)])
+def test_whoever_does_not_read_its_stderr_stops_no_process_that_says_where_it_is(
+    number: signal.Signals, status: int, stderr: str
+) -> None:
+    """Found by reading: `kill -QUIT` stopped a node there, and one whose memory failed hung in place of ending."""
+    code = (
+        "import os, server.main\n"
+        "from logboom.settings import NodeSettings, Settings\n"
+        "async def serve(*_, **__):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    return 0\n"
+        "server.main._serve = serve\n"
+        "raise SystemExit(server.main.run(Settings(node=NodeSettings(log_drain_ms=1))))\n"
+    )
+    reader, writer = os.pipe() if stderr == "pipe" else (end.detach() for end in socket.socketpair())
+    try:
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x")
+        os.set_blocking(writer, True)
+        ran = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, stderr=writer)
+        assert ran.returncode == status
+    finally:
+        os.close(reader)
+        os.close(writer)
