@@ -16,11 +16,13 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import structlog
 
 from dispatcher.upkeep.installing import InstallDue
+from logboom import certs
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
@@ -43,7 +45,11 @@ PASSING: Final = {
     errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 """What a machine may think better of; anything else that it says of a configuration holds."""
-OF_FILES: Final = ("node.data_dir", "tls.directory", "access.file")
+REPLACED: Final = ("tls.directory", "access.file")
+"""Of files that others replace while nodes run, or start."""
+REPLACED_S: Final = 2.0
+"""Until all of them are there, which takes no longer as a rule."""
+OF_FILES: Final = ("node.data_dir", *REPLACED)
 ADVICE: Final = (
     "no start can mend that. `logboom verify {}` says all that is damaged, and what to do; see `A node that does not "
     "start` in docs/operating.md"
@@ -142,6 +148,7 @@ async def _until_asked(settings: Settings, stops: Sequence[signal.Signals], hear
 
     loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
     installs = 0
+    found: list[object] | None = None
     while True:
         started = False
         for number in stops:
@@ -155,10 +162,16 @@ async def _until_asked(settings: Settings, stops: Sequence[signal.Signals], hear
             node.watching.installs = installs
             await node.start()
         except LogboomError as error:
+            if found is None and getattr(error, "path", "") in REPLACED:
+                found = _found(settings)
+                log.warning("files_of_no_use", error=error.message, advice="they may be being replaced: once more")
+                await asyncio.sleep(REPLACED_S)
+                continue
             say(f"logboom node: {error} [{error.code}]")
             _say_who(error.__cause__, error)
             if not isinstance(error, CorruptData):
-                return EXIT_UNHEALTHY if _may_pass(error) else EXIT_USAGE
+                passing = _may_pass(error) or found not in (None, _found(settings))
+                return EXIT_UNHEALTHY if passing else EXIT_USAGE
             say(f"logboom node: {ADVICE.format(settings.node.data_dir)}")
             return EXIT_DAMAGED
         except InvariantViolated as error:
@@ -168,7 +181,7 @@ async def _until_asked(settings: Settings, stops: Sequence[signal.Signals], hear
             say(f"logboom node: {where}{error.strerror or error} [io]")
             _say_who(error)
             return EXIT_UNHEALTHY
-        started = True
+        started, found = True, None
         gc.freeze()
         reason = await stop
         if not isinstance(reason, InstallDue | RejoinDue):
@@ -197,6 +210,13 @@ def _say_who(cause: BaseException | None, told: LogboomError | None = None) -> N
     if of_files and isinstance(cause, PermissionError):
         user = f"{os.geteuid()}:{os.getegid()}"
         say(f"logboom node: it runs as user {user}, who may not do that: `chown -R {user}` what is meant for it")
+
+
+def _found(settings: Settings) -> list[object]:
+    """The same as long as nobody replaces what a start reads beside its configuration."""
+    tls, rules = settings.tls.directory, settings.access.file
+    files = certs.files_of(tls, settings.node.id) if tls else []
+    return [*certs.stamps([*files, *([Path(rules)] if rules else [])])]
 
 
 def _may_pass(error: LogboomError) -> bool:
