@@ -394,3 +394,21 @@ def test_whoever_does_not_read_its_stderr_stops_no_process_that_says_where_it_is
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_in_a_file_nothing_is_written_over_what_a_process_says_of_where_it_is(tmp_path: Path) -> None:
+    code = (
+        "import os, server.main\n"
+        "from logboom.settings import Settings\n"
+        "async def serve(*_, **__):\n"
+        f"    os.kill(os.getpid(), {int(signal.SIGQUIT)})\n"
+        "    server.main.log.warning('after', much='x' * 10_000)\n"
+        "    return 0\n"
+        "server.main._serve = serve\n"
+        "raise SystemExit(server.main.run(Settings()))\n"
+    )
+    with (tmp_path / "log").open("wb") as file:
+        assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False, stderr=file).returncode == 0
+    said = (tmp_path / "log").read_text()
+    assert "Current thread" in said
+    assert '"after"' in said.partition("in serve")[2]
