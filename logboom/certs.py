@@ -92,14 +92,14 @@ class Renewed(Generic[T]):
         self._told = told
         self._trouble = ""
         self._looked = time.monotonic()
-        self._seen = self._last = self._stamp()
+        self._seen = self._last = stamps(self._files)
         self._made = make()
 
     def __call__(self) -> T:
         """Looks at the files once a second at most."""
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
-            self._looked, before, self._last = now, self._last, self._stamp()
+            self._looked, before, self._last = now, self._last, stamps(self._files)
             seen = self._last
             if seen == self._seen:
                 self._trouble = ""
@@ -117,16 +117,18 @@ class Renewed(Generic[T]):
         """What is wrong with the files as they were at the last look: nothing begins with those. Empty: nothing is."""
         return self._trouble
 
-    def _stamp(self) -> list[tuple[int, int, int] | None]:
-        found: list[tuple[int, int, int] | None] = []
-        for file in self._files:
-            try:
-                stat = file.stat()
-            except OSError:
-                found.append(None)
-            else:
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return found
+
+def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
+    """Others as soon as one of them was replaced. None: it is not there."""
+    found: list[tuple[int, int, int] | None] = []
+    for file in files:
+        try:
+            stat = file.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return found
 
 
 def peer_contexts(directory: str | Path, node_id: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -214,7 +216,7 @@ def client_context(directory: str | Path, name: str = "client") -> ssl.SSLContex
 
 def renewed_client(directory: str | Path) -> Renewed[ssl.SSLContext]:
     """``client_context``, of the files as they are when a connection is made. Raises ConfigError."""
-    return Renewed(lambda: client_context(directory), _files(directory, "client"))
+    return Renewed(lambda: client_context(directory), files_of(directory, "client"))
 
 
 def renewed_node(
@@ -224,7 +226,7 @@ def renewed_node(
 
     ``apart``: nothing is made of files by which a client could be taken for a node (``check_apart``).
     """
-    files = _files(directory, node_id)
+    files = files_of(directory, node_id)
 
     def renewed(make: Callable[[], ssl.SSLContext]) -> Renewed[ssl.SSLContext]:
         def made() -> ssl.SSLContext:
@@ -257,7 +259,8 @@ def _server_contexts(directory: str | Path, node_id: str) -> Callable[[], ssl.SS
     return made
 
 
-def _files(directory: str | Path, name: str) -> list[Path]:
+def files_of(directory: str | Path, name: str) -> list[Path]:
+    """All that is read for a node, or for clients, of that name."""
     return [Path(directory) / each for each in ("ca.pem", "client-ca.pem", f"{name}.pem", f"{name}.key")]
 
 

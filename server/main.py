@@ -15,18 +15,22 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import structlog
 
 from dispatcher.upkeep.installing import InstallDue
+from logboom import certs
 from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
 from server.directory.rejoin import RejoinDue
+from server.hearing import Hearing
 from server.node import Node
 from server.world.arenas import share_arenas
-from server.world.log_lines import STDERR
+from server.world.log_lines import unwaiting
 from server.world.logs import configure, drain, ending, keep_standard_streams, say
 
 log = structlog.get_logger(__name__)
@@ -41,7 +45,11 @@ PASSING: Final = {
     errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 """What a machine may think better of; anything else that it says of a configuration holds."""
-OF_FILES: Final = ("node.data_dir", "tls.directory", "access.file")
+REPLACED: Final = ("tls.directory", "access.file")
+"""Of files that others replace while nodes run, or start."""
+REPLACED_S: Final = 2.0
+"""Until all of them are there, which takes no longer as a rule."""
+OF_FILES: Final = ("node.data_dir", *REPLACED)
 ADVICE: Final = (
     "no start can mend that. `logboom verify {}` says all that is damaged, and what to do; see `A node that does not "
     "start` in docs/operating.md"
@@ -58,8 +66,9 @@ def run(settings: Settings) -> int:
         queue_bytes=settings.node.log_queue_bytes,
         drain_s=settings.node.log_drain_ms / 1000,
     )
-    faulthandler.enable(STDERR)  # a fault in native code leaves more than a status
-    faulthandler.register(signal.SIGQUIT, STDERR)  # where all threads are, should nothing else answer
+    words = unwaiting()  # what is said in a signal holds up whoever got it: the loop, or a process that is to end
+    faulthandler.enable(words)  # a fault in native code leaves more than a status
+    faulthandler.register(signal.SIGQUIT, words)  # where all threads are, should nothing else answer
     _raise_open_files()
     share_arenas()
     # Long-lived node objects are many and rarely garbage: collect less often, keep pauses out of the hot path.
@@ -106,6 +115,15 @@ def _hung_up(*_: object) -> None:
 
 
 async def _serve(settings: Settings, stops: Sequence[signal.Signals] = STOPS) -> int:
+    most_ms = settings.raft.transfer_ms + settings.node.stop_ms
+    hearing = Hearing(stops, partial(_too_long, most_ms), most_ms / 1000)
+    try:
+        return await _until_asked(settings, stops, hearing)
+    finally:
+        hearing.close()
+
+
+async def _until_asked(settings: Settings, stops: Sequence[signal.Signals], hearing: Hearing) -> int:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[BaseException | None] = loop.create_future()
     asked = started = False
@@ -130,21 +148,30 @@ async def _serve(settings: Settings, stops: Sequence[signal.Signals] = STOPS) ->
 
     loop.set_exception_handler(lambda _, context: _unhandled(context, fatal))
     installs = 0
+    found: list[object] | None = None
     while True:
         started = False
         for number in stops:
             signal.signal(number, leave)  # while it opens, which may take minutes, the loop hears nothing
+        hearing.listen()
         try:
             node = Node(settings, fatal=fatal)
             for number in stops:
                 loop.add_signal_handler(number, ask_to_stop)
+            hearing.listen()
             node.watching.installs = installs
             await node.start()
         except LogboomError as error:
+            if found is None and getattr(error, "path", "") in REPLACED:
+                found = _found(settings)
+                log.warning("files_of_no_use", error=error.message, advice="they may be being replaced: once more")
+                await asyncio.sleep(REPLACED_S)
+                continue
             say(f"logboom node: {error} [{error.code}]")
             _say_who(error.__cause__, error)
             if not isinstance(error, CorruptData):
-                return EXIT_UNHEALTHY if _may_pass(error) else EXIT_USAGE
+                passing = _may_pass(error) or found not in (None, _found(settings))
+                return EXIT_UNHEALTHY if passing else EXIT_USAGE
             say(f"logboom node: {ADVICE.format(settings.node.data_dir)}")
             return EXIT_DAMAGED
         except InvariantViolated as error:
@@ -154,13 +181,14 @@ async def _serve(settings: Settings, stops: Sequence[signal.Signals] = STOPS) ->
             say(f"logboom node: {where}{error.strerror or error} [io]")
             _say_who(error)
             return EXIT_UNHEALTHY
-        started = True
+        started, found = True, None
         gc.freeze()
         reason = await stop
         if not isinstance(reason, InstallDue | RejoinDue):
             break
         log.warning("starting_anew", reason=reason.message)
         installs += isinstance(reason, InstallDue)
+        node.watching.stopping()
         await _close(node, ANEW * settings.node.stop_ms)
         if asked:
             return EXIT_OK
@@ -184,6 +212,13 @@ def _say_who(cause: BaseException | None, told: LogboomError | None = None) -> N
         say(f"logboom node: it runs as user {user}, who may not do that: `chown -R {user}` what is meant for it")
 
 
+def _found(settings: Settings) -> list[object]:
+    """The same as long as nobody replaces what a start reads beside its configuration."""
+    tls, rules = settings.tls.directory, settings.access.file
+    files = certs.files_of(tls, settings.node.id) if tls else []
+    return [*certs.stamps([*files, *([Path(rules)] if rules else [])])]
+
+
 def _may_pass(error: LogboomError) -> bool:
     """A port or directory in use, a name that is not known yet, a disk that refuses: who starts nodes tries again."""
     cause = error.__cause__
@@ -194,13 +229,7 @@ def _may_pass(error: LogboomError) -> bool:
 
 async def _close(node: Node, most_ms: int) -> None:
     """Within that time, or the process ends without: that is safe, as a crash is."""
-
-    def too_long() -> None:
-        ending()
-        log.error("not_closed_in_time", ms=most_ms, advice="the next start does the rest")
-        _leave(EXIT_UNHEALTHY)
-
-    closed = _otherwise(too_long, most_ms / 1000)
+    closed = _otherwise(partial(_too_long, most_ms), most_ms / 1000)
     try:
         await node.close()
     except Exception as error:  # noqa: BLE001 - as while it ran: a disk that fails, say
@@ -209,12 +238,18 @@ async def _close(node: Node, most_ms: int) -> None:
         closed()
 
 
+def _too_long(ms: int) -> None:
+    ending()
+    log.error("not_closed_in_time", ms=ms, advice="the next start does the rest")
+    _leave(EXIT_UNHEALTHY)
+
+
 def _otherwise(act: Callable[[], None], seconds: float) -> Callable[[], None]:
     """``act`` unless what is returned is called before. By a thread: what hangs may be a call on the loop."""
     called = threading.Event()
 
     def watch() -> None:
-        if not called.wait(seconds):
+        if not called.wait(min(seconds, threading.TIMEOUT_MAX)):
             act()
 
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -35,8 +36,8 @@ class Opening:
         self._pipeline = pipeline
         self._rooms = rooms
         self._opened = opened
-        self._under_way: set[PartitionId] = set()
-        """Created, and not open."""
+        self._under_way: dict[PartitionId, float] = {}
+        """Created, and not open; since when."""
         self._waits: dict[PartitionId, str] = {}
         """Of those: what waits for files, and why."""
         self._found: set[PartitionId] = set()
@@ -55,6 +56,12 @@ class Opening:
         """What it waits for, if that is not just its turn."""
         return self._waits.get(partition_id)
 
+    def rows(self, most: int) -> list[list[object]]:
+        """So many of them: which, what it waits for, if that is known, and how many seconds it has not been open."""
+        lifecycle, now = self._pipeline.parent.lifecycle, self._pipeline.clock.monotonic()
+        living = (p for p in sorted(self._under_way) if not lifecycle.is_gone(p))
+        return [[p, self._waits.get(p, ""), int(now - self._under_way[p])] for p in islice(living, most)]
+
     def may_have_state(self, partition_id: PartitionId) -> bool:
         """Nobody knows before it is open what its state has: an earlier process may have saved some."""
         return partition_id in self._found
@@ -69,7 +76,7 @@ class Opening:
         """It was created."""
         if partition_id in self._under_way:
             return
-        self._under_way.add(partition_id)
+        self._under_way[partition_id] = self._pipeline.clock.monotonic()
         if partition_id in self._logs:
             self._logs[partition_id] = kind  # in this log, once it is open: there are no two of it
         else:
@@ -151,7 +158,7 @@ class Opening:
             self._opened(partition_id, opened)
 
     def _over(self, partition_id: PartitionId) -> None:
-        self._under_way.discard(partition_id)
+        self._under_way.pop(partition_id, None)
         self._found.discard(partition_id)
         self._waits.pop(partition_id, None)
 

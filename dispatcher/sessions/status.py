@@ -14,6 +14,7 @@ WITHHELD_SHOWN_MAX: Final = 16
 LOST_SHOWN_MAX: Final = 16
 VOIDS_SHOWN_MAX: Final = 16
 DIFFER_SHOWN_MAX: Final = 64
+OPENING_SHOWN_MAX: Final = 16
 
 
 async def status(backend: Backend, *, digests: bool) -> dict[str, Any]:
@@ -52,6 +53,7 @@ def _node(backend: Backend) -> dict[str, Any]:
         "recovered": backend.recovery.over,
         "scrub": backend.scrubbing.status(),
         "lag": backend.lagging.status(),
+        "opening": backend.partitioning.opening.rows(OPENING_SHOWN_MAX),
         "stuck": sorted(backend.snapshots.taking.stuck)[:DIFFER_SHOWN_MAX],
         "lost": backend.voiding.rows(LOST_SHOWN_MAX),
         "voids": [backend.parent.voids.count, [list(each) for each in backend.parent.voids.kept[-VOIDS_SHOWN_MAX:]]],

@@ -26,6 +26,9 @@ from logboom.types import lineage_shown
 EXIT_UNHEALTHY = 5
 CURSORS_S = 2.0
 PROBLEMS_SHOWN = 10
+OPENS_S = 30
+"""Thousands that are created at once take a while."""
+NOT_OPEN = "`open` of a state machine has not returned there"
 Answers = Mapping[str, dict[str, Any] | LogboomError]
 
 
@@ -247,6 +250,11 @@ def problems(answers: Answers) -> list[str]:
             f"a dump of partition {partition} on {answer['node']} does not return: until it does, or that node is "
             "started again, it takes no snapshots of its own"
             for partition in answer.get("stuck", ())
+        ]
+        found += [
+            f"partition {row[0]} on {answer['node']} has not been open for {row[2]} s: {row[1] or NOT_OPEN}"
+            for row in answer.get("opening", ())
+            if row[2] >= OPENS_S
         ]
         found += [
             f"{name} on {answer['node']} is not scrubbed any more: a call has not returned"

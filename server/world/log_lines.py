@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 STDERR: Final = 2
+STDERR_AGAIN: Final = "/proc/self/fd/2"
 
 
 class _Line(NamedTuple):
@@ -84,7 +86,7 @@ class Lines:
         if self._thread is not None:
             reached = threading.Event()
             self._waiting.put(reached)
-            reached.wait(seconds)
+            reached.wait(min(seconds, threading.TIMEOUT_MAX))
 
     # -- the thread
 
@@ -130,6 +132,23 @@ class Lines:
             begun = True
         self._torn = False
         return True
+
+
+def unwaiting() -> int:
+    """A descriptor to stderr for whoever may not wait, not even for a reader that has stopped: it refuses instead.
+
+    One of its own where there can be one, as the flag is of all processes that have been given the same.
+    """
+    kind = os.fstat(STDERR).st_mode
+    if stat.S_ISREG(kind):
+        return STDERR  # nobody has to read it; two positions in one file would overwrite each other
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        return os.open(STDERR_AGAIN, flags)
+    except OSError:  # a socket, or a pipe of another user
+        if not os.isatty(STDERR):  # a shell reads from what it is given back
+            os.set_blocking(STDERR, False)
+    return STDERR
 
 
 def _writable() -> None:

@@ -324,6 +324,7 @@ def test_a_node_whose_open_does_not_return_goes_by_the_snapshots_of_the_others(
         assert "snapshot_kept" in cluster.log("n2").read_text()
         with pytest.raises(LogboomError, match="is being opened"):
             client.get(created, b"k", node=cluster.addresses["n2"], stale=True, timeout=1)
+        assert [row[:2] for row in client.status(node=cluster.addresses["n2"])["opening"]] == [[created, ""]]
         if killed:
             cluster.kill("n2")
         hangs.unlink()

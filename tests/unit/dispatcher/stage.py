@@ -23,6 +23,8 @@ class Stage:
         self.proposed: list[dict[str, Any]] = []
         self.raft = SimpleNamespace(admits=True, propose_control=self.proposed.append)
         self.jobs: list[Any] = []
+        self.now = 0.0
+        self.clock = SimpleNamespace(monotonic=lambda: self.now)
         self.parent = ParentState()
         self.cluster = ClusterSettings(partitions=partitions)
         self.workers: dict[PartitionId, Any] = dict.fromkeys(map(PartitionId, range(partitions)))

@@ -171,6 +171,28 @@ def test_nor_told_of_one_that_was_destroyed_while_its_machine_opened() -> None:
     node.partitioning.check_all()
 
 
+def test_it_is_told_how_long_it_has_not_been_open() -> None:
+    """Found by reading: `logboom status` had no word of a partition whose machine did not open on a node."""
+    node = Slow()
+    node.now = 100.0
+    node.created()
+    node.now = 142.5
+    assert node.partitioning.opening.rows(1) == [[P, "", 42]]
+    assert node.partitioning.opening.rows(0) == []
+    node.opens()
+    assert node.partitioning.opening.rows(1) == []
+
+
+async def test_it_is_told_what_it_waits_for() -> None:
+    node = Slow()
+    node.files = lambda _: "too few file descriptors"
+    node.created()
+    assert node.partitioning.opening.rows(1) == [[P, "too few file descriptors", 0]]
+    node.destroyed()
+    assert node.partitioning.opening.rows(1) == []
+    node.partitioning.opening.close()
+
+
 async def test_its_log_is_given_to_a_snapshot_that_needs_it() -> None:
     node = Slow()
     node.created()

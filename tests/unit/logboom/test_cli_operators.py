@@ -213,6 +213,19 @@ def test_ctrl_c_tells_that_a_command_may_have_been_submitted(
     assert "may have been submitted" in err
 
 
+def test_partitions_that_do_not_open_are_a_problem_once_that_lasts() -> None:
+    """Found by reading: `logboom status` ended with 0."""
+    rows = [["n1", "h:1", True, "voter"]]
+    said: dict[str, Any] = {"node": "n1", "leader": "n1", "recovered": True, "partitions": [], "members": rows}
+    why = "needs 2 more file descriptors"
+    opening = [[6, "", 29], [7, "", 30], [8, why, 31]]
+    assert problems({"n1": said}) == []
+    assert problems({"n1": {**said, "opening": opening}}) == [
+        "partition 7 on n1 has not been open for 30 s: `open` of a state machine has not returned there",
+        f"partition 8 on n1 has not been open for 31 s: {why}",
+    ]
+
+
 def test_nodes_that_go_by_different_rules_are_a_problem(node: FakeNode, capsys: Any) -> None:
     """Who is refused by one goes to another."""
 

@@ -125,3 +125,11 @@ def test_what_could_not_be_written_is_told_of_on_a_line_of_its_own(monkeypatch: 
     told = b"\n2 log lines were lost\nthree\n" if begun else b"2 log lines were lost\nthree\n"
     assert bytes(there) == b"one\n"[:begun] + told
     assert lines.lost == 2
+
+
+def test_no_time_to_drain_in_is_too_long() -> None:
+    with process(
+        "logs.configure(level='info', form='json', drain_s=1e30)\nlog.info('a')\nlogs.drain()\nos._exit(5)"
+    ) as running:
+        assert [row["event"] for row in said(running.stderr)] == ["a"]
+        assert running.wait(30) == 5

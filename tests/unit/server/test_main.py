@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -11,9 +12,9 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ from msgspec import convert
 import server.main
 from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import ConfigError, CorruptData, LogboomError
-from logboom.settings import NodeSettings, Settings
+from logboom.settings import AccessSettings, NodeSettings, Settings, TlsSettings
 
 INSTALLS = 3
 
@@ -35,7 +36,7 @@ class Paper:
 
     def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
         self.fatal, self.me = fatal, self
-        self.watching = SimpleNamespace(installs=0)
+        self.watching = SimpleNamespace(installs=0, stopping=lambda: None)
         self.made.append(weakref.ref(self))
 
     async def start(self) -> None:
@@ -53,6 +54,7 @@ def _paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Paper, "made", [], raising=False)
     monkeypatch.setattr(Paper, "last", asyncio.Event(), raising=False)
     monkeypatch.setattr(server.main, "Node", Paper)
+    monkeypatch.setattr(server.main, "REPLACED_S", 0.0)
     yield
     gc.unfreeze()
 
@@ -73,7 +75,7 @@ class Stopping:
 
     def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
         self.fatal = fatal
-        self.watching = SimpleNamespace(installs=0)
+        self.watching = SimpleNamespace(installs=0, stopping=lambda: None)
 
     async def start(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -126,6 +128,58 @@ async def test_what_may_pass_is_no_reason_to_stay_down(
 
 
 @pytest.mark.parametrize(
+    ("tries", "status"),
+    [(("old", "new"), 0), (("old", "new", "newer"), 5), (("old", "old"), 2), (("old", None), 5)],
+    ids=["all there then", "still replaced", "as they were", "gone"],
+)
+@pytest.mark.parametrize("path", ["tls.directory", "access.file"])
+async def test_files_that_are_replaced_while_a_node_starts_do_not_keep_it_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, tries: tuple[str | None, ...], status: int
+) -> None:
+    """Found by reading: a certificate whose key had not come yet was a configuration that is wrong, for good."""
+    rules = tmp_path / "access.toml"
+    file = tmp_path / "n1.key" if path == "tls.directory" else rules
+    left = list(tries)
+    waited: list[float] = []
+
+    def put() -> None:
+        if (text := left.pop(0)) is not None:
+            file.with_suffix(".new").write_text(text)
+            file.with_suffix(".new").replace(file)
+        else:
+            file.unlink()
+
+    async def start(paper: Paper) -> None:
+        if file.exists() and file.read_text() == "new" and not left:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        raise ConfigError("of no use", path=path)
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if left[0] != "old":
+            put()
+
+    async def hand_over(_: Paper) -> None:
+        """At once."""
+
+    async def close(_: Paper) -> None:
+        """At once."""
+
+    put()
+    monkeypatch.setattr(Paper, "start", start)
+    monkeypatch.setattr(Paper, "hand_over", hand_over, raising=False)
+    monkeypatch.setattr(Paper, "close", close)
+    monkeypatch.setattr(Paper, "node_id", "n1", raising=False)
+    monkeypatch.setattr(server.main.asyncio, "sleep", sleep)
+    settings = Settings(
+        node=NodeSettings(id="n1"), tls=TlsSettings(directory=str(tmp_path)), access=AccessSettings(file=str(rules))
+    )
+    assert await server.main._serve(settings) == status
+    assert waited == [0.0]
+
+
+@pytest.mark.parametrize(
     ("error", "said"),
     [
         (ConfigError("/data: Permission denied", path="node.data_dir"), True),
@@ -170,6 +224,26 @@ async def test_a_node_that_is_asked_to_stop_while_it_is_to_start_anew_does_not(m
     async with asyncio.timeout(10):
         assert await server.main._serve(Settings()) == server.main.EXIT_OK
     assert len(Paper.made) == 1
+
+
+async def test_a_node_that_is_to_start_anew_is_not_ready_while_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: whoever balances load went on to send clients to a port that was closed."""
+    done: list[str] = []
+
+    async def start(paper: Paper) -> None:
+        paper.watching.stopping = lambda: done.append("stopping")
+        asyncio.get_running_loop().call_soon(paper.fatal, InstallDue("a snapshot has come"))
+
+    async def close(_: Paper) -> None:
+        done.append("close")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Paper, "start", start)
+    monkeypatch.setattr(Paper, "close", close)
+    async with asyncio.timeout(10):
+        await server.main._serve(Settings())
+    assert done == ["stopping", "close"]
 
 
 class Opening:
@@ -220,76 +294,6 @@ async def test_a_node_that_is_asked_to_stop_while_it_waits_for_a_name_ends_at_on
     await asyncio.wait([serving])
 
 
-class Hanging:
-    """In place of a node: asked to stop, or to start anew, it never closes."""
-
-    node_id = "n1"
-    why: Callable[[Callable[[BaseException], None]], None]
-
-    def __init__(self, _: Settings, *, fatal: Callable[[BaseException], None]) -> None:
-        self.fatal = fatal
-        self.watching = SimpleNamespace(installs=0)
-
-    async def start(self) -> None:
-        type(self).why(self.fatal)
-
-    async def hand_over(self) -> None:
-        """At once."""
-
-    async def close(self) -> None:
-        await asyncio.Event().wait()
-
-
-@pytest.mark.parametrize(
-    "why", [lambda _: os.kill(os.getpid(), signal.SIGTERM), lambda fatal: fatal(InstallDue("a snapshot has come"))]
-)
-async def test_a_node_that_does_not_close_ends_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, why: Callable[[Callable[[BaseException], None]], None]
-) -> None:
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(Hanging, "why", staticmethod(why), raising=False)
-    monkeypatch.setattr(server.main, "Node", Hanging)
-    monkeypatch.setattr(os, "_exit", lambda status: loop.call_soon_threadsafe(ended.set_result, status))
-    serving = asyncio.create_task(server.main._serve(Settings(node=NodeSettings(stop_ms=10))))
-    async with asyncio.timeout(10):
-        assert await ended == server.main.EXIT_UNHEALTHY
-    serving.cancel()
-    await asyncio.wait([serving])
-
-
-async def test_a_node_that_hangs_in_a_call_on_its_loop_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by review: a machine of a user whose `close` did not return kept its node until it was killed."""
-    ended, statuses, in_time = threading.Event(), list[int](), list[bool]()
-
-    class Blocking(Hanging):
-        async def close(self) -> None:
-            in_time.append(ended.wait(20))
-
-    def end(status: int) -> None:
-        statuses.append(status)
-        ended.set()
-
-    monkeypatch.setattr(Blocking, "why", staticmethod(lambda _: os.kill(os.getpid(), signal.SIGTERM)), raising=False)
-    monkeypatch.setattr(server.main, "Node", Blocking)
-    monkeypatch.setattr(os, "_exit", end)
-    await server.main._serve(Settings(node=NodeSettings(stop_ms=10)))
-    assert (in_time, statuses) == ([True], [server.main.EXIT_UNHEALTHY])
-
-
-async def test_without_a_thread_to_watch_it_a_node_that_does_not_close_ends_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    due: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    server.main._otherwise(lambda: due.set_result(1), 0.01)
-    server.main._otherwise(lambda: pytest.fail("it was closed"), 0.0)()
-    assert await due == 1
-
-
 @pytest.fixture
 def _hangs_up() -> Iterator[None]:
     before = signal.getsignal(signal.SIGHUP)
@@ -315,23 +319,6 @@ def test_whoever_is_to_outlive_hang_ups_does() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert server.main._hang_up() == ()
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
-async def test_a_disk_that_fails_while_a_node_closes_ends_it_as_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by review: with status 1, which is none of a node's."""
-
-    class Failing(Hanging):
-        async def close(self) -> None:
-            raise OSError(errno.EIO, "the disk")
-
-    def end(status: int) -> None:
-        raise Ended(status)
-
-    monkeypatch.setattr(Failing, "why", staticmethod(lambda _: os.kill(os.getpid(), signal.SIGTERM)), raising=False)
-    monkeypatch.setattr(server.main, "Node", Failing)
-    monkeypatch.setattr(os, "_exit", end)
-    with pytest.raises(Ended, match="5"):
-        await server.main._serve(Settings())
 
 
 def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
@@ -375,3 +362,53 @@ def test_a_process_that_is_ended_by_its_memory_and_one_that_is_asked_say_where_t
     assert ran.returncode == status
     assert said in ran.stderr
     assert "in serve" in ran.stderr
+
+
+@pytest.mark.parametrize("stderr", ["pipe", "socket"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGBUS, -signal.SIGBUS), (signal.SIGQUIT, 0)])
+def test_whoever_does_not_read_its_stderr_stops_no_process_that_says_where_it_is(
+    number: signal.Signals, status: int, stderr: str
+) -> None:
+    """Found by reading: `kill -QUIT` stopped a node there, and one whose memory failed hung in place of ending."""
+    code = (
+        "import os, server.main\n"
+        "from logboom.settings import NodeSettings, Settings\n"
+        "async def serve(*_, **__):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    return 0\n"
+        "server.main._serve = serve\n"
+        "raise SystemExit(server.main.run(Settings(node=NodeSettings(log_drain_ms=1))))\n"
+    )
+    reader, writer = os.pipe() if stderr == "pipe" else (end.detach() for end in socket.socketpair())
+    try:
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x")
+        os.set_blocking(writer, True)
+        ran = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, stderr=writer)
+        assert ran.returncode == status
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_in_a_file_nothing_is_written_over_what_a_process_says_of_where_it_is(tmp_path: Path) -> None:
+    code = (
+        "import os, server.main\n"
+        "from logboom.settings import Settings\n"
+        "async def serve(*_, **__):\n"
+        f"    os.kill(os.getpid(), {int(signal.SIGQUIT)})\n"
+        "    server.main.log.warning('after', much='x' * 10_000)\n"
+        "    return 0\n"
+        "server.main._serve = serve\n"
+        "raise SystemExit(server.main.run(Settings()))\n"
+    )
+    with (tmp_path / "log").open("wb") as file:
+        assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False, stderr=file).returncode == 0
+    said = (tmp_path / "log").read_text()
+    assert "Current thread" in said
+    assert '"after"' in said.partition("in serve")[2]

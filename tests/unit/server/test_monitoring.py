@@ -18,6 +18,16 @@ NOT_OURS: Final = {
     "process_cpu_seconds_total": "counter",
     "process_resident_memory_bytes": "gauge",
 }
+FAULTS: Final = (
+    "access_rules_unused",
+    "repair_lost_batches",
+    "scrub_open",
+    "scrub_stuck",
+    "snapshot_dumps_stuck",
+    "states_differing",
+    "upkeep_still_seconds",
+)
+"""Gauges that are 0 as long as all is well, whatever is asked of a node."""
 SELECTOR: Final = re.compile(rf"\b({PREFIX}\w+|process_\w+|up)\b(?:\{{([^}}]*)\}})?(\[[^\]]+\])?")
 OVER_TIME: Final = re.compile(r"\b(rate|increase|deriv)\($")
 RULE: Final = re.compile(r"^      - alert: (\w+)\n((?:        .*\n|\n)+)", re.MULTILINE)
@@ -135,3 +145,18 @@ def test_what_the_page_says_to_watch_has_alerts() -> None:
     named = set(re.findall(rf"{PREFIX}\w+[a-z]", page.partition("Below them")[0]))
     assert named
     assert {name for name in named if name not in rules} == set()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_wrong_whatever_is_asked_of_a_node_has_an_alert(name: str) -> None:
+    """Found by reading: nobody was told that the states of nodes differ."""
+    assert METRICS[name].type == "gauge"
+    assert [rule for rule in alerts().values() if re.search(rf"\b{PREFIX}{name}\b.* > \d+$", rule["expr"])]
+
+
+@pytest.mark.parametrize(("name", "rule"), alerts().items())
+def test_an_alert_that_waits_for_a_second_one_does_not_take_one_for_two(name: str, rule: dict[str, str]) -> None:
+    """What ``increase`` makes of one is a little more than that: it is drawn out to the ends of its range."""
+    if "increase(" in rule["expr"]:
+        least = float(rule["expr"].rpartition("> ")[2])
+        assert least == 0 or not least.is_integer(), name
