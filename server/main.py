@@ -27,9 +27,9 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from ports.invariant import InvariantViolated
 from server.directory.rejoin import RejoinDue
-from server.hearing import Hearing
 from server.node import Node
 from server.world.arenas import share_arenas
+from server.world.hearing import Hearing
 from server.world.log_lines import unwaiting
 from server.world.logs import configure, drain, ending, keep_standard_streams, say
 

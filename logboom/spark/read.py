@@ -174,12 +174,14 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
     patience = options.target.request_timeout_ms / 1000
     failures, deadline = 0, time.monotonic() + patience
     begins_later, empty = False, 0
+    refused = False  # by index, by the very node that was chosen: what it has removed nobody wants
     while not progress.done():
         before, asked = progress.after_global, node
-        progress.from_first, progress.passed, begins_later = begins_later, {}, False
+        progress.from_first, progress.passed, begins_later, begun_anew = begins_later, {}, False, False
         try:
             if progress.from_first:
-                asked, progress.passed = _begin_anew(progress, node, failures, options, session)
+                begun_anew = True
+                asked, progress.passed = _begin_anew(progress, node, failures, options, session, all_of_it=refused)
                 if progress.done():
                     return
             for batches in _scan(progress, asked, options, session):
@@ -199,7 +201,7 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
                 if progress.done():
                     return
         except _BeginsLater:
-            begins_later = True
+            begins_later, refused = True, begun_anew and not progress.from_first
         except Voided:  # not a failure to be tried again
             raise
         except PartitionDestroyed as error:
@@ -218,7 +220,7 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
             if not error.retryable or failures > options.retries:
                 raise
         if progress.after_global > before:
-            failures, deadline, empty = 0, time.monotonic() + patience, 0
+            failures, deadline, empty, refused = 0, time.monotonic() + patience, 0, False
         elif time.monotonic() > deadline:
             raise _late(options, "in global order", before, merged.span.high)
         else:
@@ -226,10 +228,11 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
 
 
 def _begin_anew(
-    progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session
+    progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session, *, all_of_it: bool
 ) -> tuple[str, Mapping[int, int]]:
     """Which node to read from where its logs begin, and what that is in front of the range.
 
+    ``all_of_it``: from there whichever it is, be it behind.
     Raises IndexCompacted for what is gone; with ``failOnDataLoss=false`` goes on behind that.
     """
     found = _holder(progress, node, turn, options, session)
@@ -239,7 +242,7 @@ def _begin_anew(
     _go_on_behind(progress, found.elsewhere, options, session)
     held = found.held
     # One that is behind is asked again and again, and not for all from the beginning: it has removed nothing.
-    progress.from_first = not held.behind or bool(held.gone or held.passed)
+    progress.from_first = all_of_it or not held.behind or bool(held.gone or held.passed)
     return found.node, held.passed
 
 

@@ -85,7 +85,9 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             # it has it, and a task waits for it.
             ends = {p: self._until.get(p, known.next.get(p, 1)) for p in ends}
         options = self._options
-        never = [p for p in options.partitions or () if p not in ends and p not in known.next]
+        strict = options.node is None and options.fail_on_data_loss
+        named = (options.partitions or ()) if strict else ()
+        never = [p for p in named if p not in ends and p not in known.next]
         missing = [p for p in known.next if p not in ends and self._chosen(p)]
         if missing or never:
             # A node that begins anew, or is behind, does not know them yet, or has not opened them: forgotten, they
@@ -96,7 +98,7 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         step = advance(known, ends, rows_max=rows_max, tasks_min=options.tasks_min, chosen=options.partitions)
         gone = step.gone
-        if never and options.node is None and options.fail_on_data_loss:
+        if never:
             raise NoSuchPartition(
                 f"option partitions names {never[0]}, which does not exist; failOnDataLoss=false waits for it",
                 partition_id=never[0],
