@@ -117,7 +117,8 @@ async def test_a_node_that_hangs_on_its_loop_before_it_closes_ends_all_the_same(
     settings = Settings(node=NodeSettings(stop_ms=10), raft=RaftSettings(transfer_ms=10))
     async with asyncio.timeout(60):
         assert await server.main._serve(settings) == server.main.EXIT_OK  # the process lives on, here
-    assert (in_time, statuses) == ([True], [server.main.EXIT_UNHEALTHY])
+    # More than once where this machine is busy: a process has ended with the first.
+    assert (in_time, {*statuses}) == ([True], {server.main.EXIT_UNHEALTHY})
 
 
 async def test_a_node_that_is_asked_to_stop_while_it_closes_to_start_anew_has_no_more_time_than_others(
