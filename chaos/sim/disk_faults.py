@@ -309,12 +309,7 @@ class DiskFaults:
             for line in lines:
                 self._network.heal(*line)
             return
-        self.damaged.add(victim.name)
-        self._forgets(victim)
-        change()
-        if not rotten:
-            self.rotten.discard(victim.name)
-        self.disk_lost(victim)
+        self.change_at_once(victim, change, rotten=rotten)
         away = [h for h in others if h not in late] if late else []
         for each in away:
             each.kill(power=False)
@@ -325,6 +320,15 @@ class DiskFaults:
         await asyncio.sleep(rng.uniform(*ALONE_S) if late else 0.0)
         for each in away:
             self._restart(each)
+
+    def change_at_once(self, victim: Host, change: Callable[[], None], *, rotten: bool = False) -> None:
+        """It is down then."""
+        self.damaged.add(victim.name)
+        self._forgets(victim)
+        change()
+        if not rotten:
+            self.rotten.discard(victim.name)
+        self.disk_lost(victim)
 
     async def _misdirect(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's disk loses or misplaces one write of a partition log, and says nothing; then its power fails."""

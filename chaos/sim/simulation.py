@@ -176,6 +176,7 @@ class Simulation(SecondHistory):
             forgetful=self.nemesis.forgetful,
             rotten=self.nemesis.rotten,
             removing=lambda: None if self._operator is None else self._operator.removing,
+            lose=lambda host: self.nemesis.change_at_once(host, host.lose_disk),
             note=timeline.note,
             fail=self.fail,
         )
