@@ -71,6 +71,7 @@ class DiskFaults:
     states_rotten: set[str]
     states_struck: Counter[tuple[str, int]]
     disk_lost: Callable[[Host], None]
+    struck: Callable[[str], None]
     over: bool
 
     @abstractmethod
@@ -155,10 +156,12 @@ class DiskFaults:
     def _rots(self, victim: Host) -> None:
         self.damaged.add(victim.name)
         self.rotten.add(victim.name)
+        self.struck(victim.name)
 
     def _forgets(self, victim: Host) -> None:
         self.forgetful.add(victim.name)
         self.may_forget.add(victim.name)
+        self.struck(victim.name)
 
     async def _rot(self, host: Host, duration: float, rng: random.Random) -> None:
         """Bytes of partition logs change while a victim is down; it finds them when it starts."""

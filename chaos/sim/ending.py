@@ -145,7 +145,7 @@ class Ending:
         electorate = self._oracle.electorate
         # Of what was damaged and is not repaired yet, the others may hold the only copies.
         broken = self._damaged | self._forgetful
-        hosts = [h for h in self._hosts if h.may_run and h.name not in broken]
+        hosts = [h for h in self._hosts if h.may_run and (h.name not in broken or self._is_back(h))]
         first, *others = electorate.may_count(self._hosts)
         others += [_grown(said) for said in (first, *others)]
         others += [_without(said, self._removing()) for said in (first, *others)]
@@ -156,6 +156,13 @@ class Ending:
             missing = len(said.voters) // 2 + 1 - sum(h.name in said.voters for h in quorum)
             quorum += more[: max(0, missing)]
         return quorum
+
+    def _is_back(self, host: Host) -> bool:
+        """What was damaged there has been made up for: it has everything, and votes."""
+        if host.node is None or host.name in self._rotten | {*self._oracle.electorate.newest.joining}:
+            return False
+        backend = host.node.pipeline
+        return _may_vote(backend) and backend.recovered() and not backend.raft.repair.active
 
     async def within(
         self,

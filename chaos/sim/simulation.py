@@ -158,6 +158,7 @@ class Simulation(SecondHistory):
         self.seen.parameters, self.seen.voids = parameters, self.oracle.voids
         self.seen.begins, self.seen.committed = self.oracle.beginnings.of, self.oracle.newest
         self.seen.rotten = lambda: bool(self.nemesis.rotten or self.oracle.rotten)
+        self.nemesis.struck = self.oracle.witness.struck.now
         self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(
             self.hosts,

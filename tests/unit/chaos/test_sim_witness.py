@@ -74,7 +74,7 @@ def test_who_has_what_nobody_had_on_its_disk_again_may_not_lose_it_again() -> No
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["missed", "disk"])
-def test_who_misses_it_again_or_has_lost_its_disk_need_not_have_it(lost: bool) -> None:
+async def test_who_misses_it_again_or_has_lost_its_disk_need_not_have_it(lost: bool) -> None:
     world = World()
     world.found = world.on_disk = True
     world.witness._holes.conceded("n1", ROUTE)
