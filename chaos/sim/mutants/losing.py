@@ -11,13 +11,13 @@ STABILITY: Final = "dispatcher.barriers.stability:Stability."
 MUTANTS: Final = (
     Mutant(
         "stable-on-one-after-a-loss",
-        "Write-behind: once another node has lost its disk, what any node has synced counts as stable.",
+        "Write-behind: once another node has lost its journal, what any node has synced counts as stable.",
         ("AppliedStable",),
         (
             Edit(STABILITY + "forget", "for nodes in (", "self._lost = True\n    for nodes in ("),
             Edit(STABILITY + "_count", "held[self._position]", "held[0 if hasattr(self, '_lost') else self._position]"),
         ),
-        needs="write_behind disks_lost",
+        needs="write_behind rot_journal",
     ),
     Mutant(
         "taken-back-and-not-counted",

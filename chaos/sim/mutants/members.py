@@ -203,6 +203,18 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "unopened-not-destroyed",
+        "A partition whose machine is not open yet where it is led from cannot be destroyed.",
+        ("Liveness", "NothingUnhandled"),
+        (
+            Edit(
+                PARTITIONING + "destroy",
+                "opens = partition_id in self.opening and self.lifecycle.lives(partition_id, self._begun)",
+                "opens = False",
+            ),
+        ),
+    ),
+    Mutant(
         "promoted-with-all",
         "Whoever is made a voter is so with all who join or watch.",
         ("OneVoterAtATime",),
