@@ -71,6 +71,7 @@ class DiskFaults:
     states_rotten: set[str]
     states_struck: Counter[tuple[str, int]]
     disk_lost: Callable[[Host], None]
+    struck: Callable[[str], None]
     over: bool
 
     @abstractmethod
@@ -155,10 +156,12 @@ class DiskFaults:
     def _rots(self, victim: Host) -> None:
         self.damaged.add(victim.name)
         self.rotten.add(victim.name)
+        self.struck(victim.name)
 
     def _forgets(self, victim: Host) -> None:
         self.forgetful.add(victim.name)
         self.may_forget.add(victim.name)
+        self.struck(victim.name)
 
     async def _rot(self, host: Host, duration: float, rng: random.Random) -> None:
         """Bytes of partition logs change while a victim is down; it finds them when it starts."""
@@ -309,12 +312,7 @@ class DiskFaults:
             for line in lines:
                 self._network.heal(*line)
             return
-        self.damaged.add(victim.name)
-        self._forgets(victim)
-        change()
-        if not rotten:
-            self.rotten.discard(victim.name)
-        self.disk_lost(victim)
+        self.change_at_once(victim, change, rotten=rotten)
         away = [h for h in others if h not in late] if late else []
         for each in away:
             each.kill(power=False)
@@ -325,6 +323,15 @@ class DiskFaults:
         await asyncio.sleep(rng.uniform(*ALONE_S) if late else 0.0)
         for each in away:
             self._restart(each)
+
+    def change_at_once(self, victim: Host, change: Callable[[], None], *, rotten: bool = False) -> None:
+        """It is down then."""
+        self.damaged.add(victim.name)
+        self._forgets(victim)
+        change()
+        if not rotten:
+            self.rotten.discard(victim.name)
+        self.disk_lost(victim)
 
     async def _misdirect(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's disk loses or misplaces one write of a partition log, and says nothing; then its power fails."""

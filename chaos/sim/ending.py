@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from chaos.sim.chores import Chores
 from chaos.sim.chores import standing as chores_standing
 from chaos.sim.drawn_settings import has_rates
+from chaos.sim.founder import Founder
 from chaos.sim.host import Host
 from chaos.sim.lag import released
 from chaos.sim.loop import Process, SimLoop
@@ -20,6 +21,7 @@ from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from chaos.sim.readout import ReadOut
 from chaos.sim.seen import Seen
+from chaos.sim.slow_opening import SlowOpening
 from dispatcher.pipeline.backend import Backend
 from logboom import Add, Client, Record
 from logboom.errors import BarrierTimeout, DeadlineExceeded, PartitionDestroyed, PartitionPaused, Unavailable
@@ -42,6 +44,7 @@ class Stops(Protocol):
 class Ending:
     """Of one run, after its faults. ``damaged``, ``forgetful``: hosts that may not have what they had promised;
     ``rotten``: whose present files are damaged, and may be yet. ``removing``: whose removal may still be proposed.
+    ``lose``: it is down then, and its disk is another, an empty one.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Ending:
         forgetful: set[str],
         rotten: set[str],
         removing: Callable[[], str | None],
+        lose: Callable[[Host], None],
         note: Callable[[str], None],
         fail: Callable[[str, str], None],
     ) -> None:
@@ -66,6 +70,7 @@ class Ending:
         self._seen = seen
         self._damaged, self._forgetful, self._rotten = damaged, forgetful, rotten
         self._removing = removing
+        self._founder = Founder(parameters, hosts, oracle.electorate, lose=lose, note=note)
         self._note = note
         self._fail = fail
 
@@ -98,12 +103,17 @@ class Ending:
             host.start()
         await self.within("all nodes converge", self._converge())
         self._oracle.checkpoint()
+        founder = self._founder.loses_its_disk(self._rotten | self._oracle.rotten)
+        if founder is not None:
+            await self.within("who began the cluster is back", self._founder.play(founder, self._converge))
         damaged = self._rotten | self._oracle.rotten
         mending = Mending(self._parameters.seed, loop=self._loop, living=self._living)
         work = mending.play([host for host in self._hosts if host.may_run and host.name in damaged])
         await self.within("what is damaged comes back", work, seconds=SLOWLY_READ_S, lacks=lambda: mending.lacks)
         self._oracle.rotten.clear()
         whole = [h for h in self._hosts if h.may_run and h.name not in self._rotten]
+        seconds = SLOWLY_READ_S if rated or self._parameters.paced else LIVE_WITHIN_S
+        await self._opens_slowly(whole, seconds)
         chores = Chores(
             self._parameters,
             whole,
@@ -113,7 +123,6 @@ class Ending:
             living=self._living,
             fail=self._fail,
         )
-        seconds = SLOWLY_READ_S if rated or self._parameters.paced else LIVE_WITHIN_S
         await self.within("all chores are done", chores.play(seconds), seconds=seconds)
         await self.within("all nodes have what was written then", self._converge())
         out = ReadOut(whole, loop=self._loop, ends=self._oracle.ends, doomed=self._seen.doomed, fail=self._fail)
@@ -121,12 +130,22 @@ class Ending:
         await self.within("everything is read", out.play(fork()), seconds=seconds)
         self._oracle.idle()
 
+    async def _opens_slowly(self, whole: Sequence[Host], seconds: float) -> None:
+        """Of partitions that are created, if that is this seed's: whatever waits for those alone does not end."""
+        created, doomed = self._seen.created, self._seen.doomed
+        opening = SlowOpening(
+            self._parameters.seed, whole, loop=self._loop, write=self._write, created=created, doomed=doomed
+        )
+        if opening.due:
+            others = self._living("kv")[:1] + self._living("log")[:1]
+            await self.within("what opens slowly is open", opening.play(others, seconds), seconds=seconds)
+
     def _quorum(self, rng: random.Random) -> list[Host]:
         """No more than it takes: for the members that were committed last, and for all that may come next."""
         electorate = self._oracle.electorate
         # Of what was damaged and is not repaired yet, the others may hold the only copies.
         broken = self._damaged | self._forgetful
-        hosts = [h for h in self._hosts if h.may_run and h.name not in broken]
+        hosts = [h for h in self._hosts if h.may_run and (h.name not in broken or self._is_back(h))]
         first, *others = electorate.may_count(self._hosts)
         others += [_grown(said) for said in (first, *others)]
         others += [_without(said, self._removing()) for said in (first, *others)]
@@ -137,6 +156,13 @@ class Ending:
             missing = len(said.voters) // 2 + 1 - sum(h.name in said.voters for h in quorum)
             quorum += more[: max(0, missing)]
         return quorum
+
+    def _is_back(self, host: Host) -> bool:
+        """What was damaged there has been made up for: it has everything, and votes."""
+        if host.node is None or host.name in self._rotten | {*self._oracle.electorate.newest.joining}:
+            return False
+        backend = host.node.pipeline
+        return _may_vote(backend) and backend.recovered() and not backend.raft.repair.active
 
     async def within(
         self,

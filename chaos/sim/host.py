@@ -59,12 +59,18 @@ class SimOffload:
         self.slowest_s = slowest_s
         self.stalled_until = 0.0
         """Nothing is done before (a disk that hangs)."""
+        self.held: Callable[[Any], bool] = lambda _: False
+        """Jobs that do not return before they are released."""
+        self._waiting: list[Callable[[], None]] = []
         self._under_way = 0
         self._closed = False
 
     def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         if self._closed:
             raise RuntimeError("a job for threads that have ended")  # as their pool says
+        if self.held(job):
+            self._waiting.append(lambda: self.submit(job, done))
+            return
         self._under_way += 1
         delay = 0.0001 + self._rng.random() ** 3 * self.slowest_s
         start = max(0.0, self.stalled_until - self._loop.now)
@@ -77,6 +83,12 @@ class SimOffload:
             result, error = None, caught
         self._under_way -= 1
         self._loop.call_later(rest, done, result, error)
+
+    def release(self) -> None:
+        """Go on with what was held."""
+        waiting, self._waiting = self._waiting, []
+        for submit in waiting:
+            submit()
 
     async def run(self, job: Callable[[], T]) -> T:
         answer: asyncio.Future[T] = self._loop.create_future()
@@ -130,6 +142,7 @@ class Host:
         self.process: Process | None = None
         self.node: Node | None = None
         self.sync_offload: SimOffload | None = None
+        self.apply_offload: SimOffload | None = None
         self.starts = 0
         self.may_run = True
         """False: stays down, whoever wants it up."""
@@ -175,14 +188,14 @@ class Host:
 
         rng = random.Random(self.rng.getrandbits(64))
         self.sync_offload = SimOffload(self.loop, rng, slowest_s=self.slowest_s)
-        apply_offload = SimOffload(self.loop, rng, slowest_s=self.slowest_s)
+        self.apply_offload = SimOffload(self.loop, rng, slowest_s=self.slowest_s)
         world = World(
             clock=self.clock,
             rng=rng,
             disk=self.disk,
             network=AsyncioNetwork(clock=self.clock, on_fatal=fatal, reading=READING, port=SimPort),
             sync_offload=self.sync_offload,
-            apply_offload=apply_offload,
+            apply_offload=self.apply_offload,
             save_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
             slow_offload=SimOffload(self.loop, rng, slowest_s=self.slowest_s),
             sleep=lambda _: None,
@@ -213,7 +226,7 @@ class Host:
         self.network.process_ended(process, silently=power)
         self.node = None
         self._opened = self.closing = False
-        self.sync_offload = None
+        self.sync_offload = self.apply_offload = None
         if power:
             self.disk.power_loss()
         else:

@@ -69,7 +69,9 @@ class Nemesis(DiskFaults):
         self.states_struck: Counter[tuple[str, int]] = Counter()
         """How often that was, by host and partition."""
         self.disk_lost: Callable[[Host], None] = lambda _: None
-        """Told when a host has another disk, an empty one."""
+        """Told when a host has another disk, an empty one,"""
+        self.struck: Callable[[str], None] = lambda _: None
+        """and when data of a host are damaged, by its name."""
         self.victims = [hosts[k].name for k in sorted(parameters.victims)]
         """The minority whose data may be damaged."""
         self.over = False

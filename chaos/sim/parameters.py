@@ -120,6 +120,11 @@ class Parameters:
         return self.stories.crowds and self.settings.log.mixed_bytes_max > 0
 
     @property
+    def begins_alone(self) -> bool:
+        """One node begins the cluster, and others come."""
+        return self.members_change and self.nodes == 1
+
+    @property
     def moves(self) -> bool:
         """Members change, and some move to other addresses."""
         return self.stories.moves and self.members_change

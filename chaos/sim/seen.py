@@ -121,7 +121,8 @@ class Seen:
             case "record_too_large":
                 return drawn is None or _takes_little(drawn)
             case "corrupt_data":
-                return self.rotten() or (drawn is not None and drawn.blackout is not None and bool(self.doomed))
+                forgot = bool(self.doomed) if partition is None else partition in self.doomed
+                return self.rotten() or (drawn is not None and drawn.blackout is not None and forgot)
             case "partition_paused":
                 return drawn is None or drawn.asks or "pause_partition" in drawn.kinds
             case "partition_lost":

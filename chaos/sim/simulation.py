@@ -158,6 +158,7 @@ class Simulation(SecondHistory):
         self.seen.parameters, self.seen.voids = parameters, self.oracle.voids
         self.seen.begins, self.seen.committed = self.oracle.beginnings.of, self.oracle.newest
         self.seen.rotten = lambda: bool(self.nemesis.rotten or self.oracle.rotten)
+        self.nemesis.struck = self.oracle.witness.struck.now
         self.nemesis.disk_lost = self.oracle.witness.lost_disk
         self.blackout = Blackout(
             self.hosts,
@@ -176,6 +177,7 @@ class Simulation(SecondHistory):
             forgetful=self.nemesis.forgetful,
             rotten=self.nemesis.rotten,
             removing=lambda: None if self._operator is None else self._operator.removing,
+            lose=lambda host: self.nemesis.change_at_once(host, host.lose_disk),
             note=timeline.note,
             fail=self.fail,
         )

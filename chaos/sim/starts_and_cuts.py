@@ -49,3 +49,8 @@ def look_at_covering(host: Host, engine: Any, committed: Sequence[int], fail: Fa
         return found
 
     engine.covering_commit = covering_commit
+
+
+def carrying(journal: Any) -> int:
+    """Full files with batches in them."""
+    return sum(each.redo for each in journal._files.sealed)  # noqa: SLF001 - an observer

@@ -19,7 +19,8 @@ from chaos.sim.electorate import Electorate
 from chaos.sim.holes import Holes
 from chaos.sim.host import Host
 from chaos.sim.promises import check_saved, look_at_acknowledging, look_at_freshness, look_at_producers
-from chaos.sim.starts_and_cuts import look_at_covering, look_at_cuts
+from chaos.sim.starts_and_cuts import carrying, look_at_covering, look_at_cuts
+from chaos.sim.struck import Struck
 from chaos.sim.what_if import forgotten
 from dispatcher.pipeline.backend import Backend
 from logboom.errors import CorruptData, LogboomError
@@ -56,6 +57,7 @@ class Witness:
         self.forgetful: set[str] = set()
         """Hosts whose journal was."""
         self.may_forget: set[str] = set()  # those of them that have not said so since: each may once
+        self.struck = Struck()
         self._lost: dict[str, list[Any]] = {}
         """Journals that were set aside: what they had acknowledged counted then."""
         self._tokens: dict[str, bytes] = {}
@@ -204,9 +206,9 @@ class Witness:
             return done
 
         def stripped(through: int) -> None:
-            full = _carrying(journal)
+            full = carrying(journal)
             strip(through)
-            if _carrying(journal) < full:
+            if carrying(journal) < full:
                 self._strips += 1
                 if self._strips % STRIPS == 0:
                     self._check_power_loss(host)
@@ -264,6 +266,7 @@ class Witness:
             if not set(unit) <= set(routes):
                 self._fail("Atomic", f"{host.name}: entry {index} has {routes}, one request is {unit}")
             self._routes[route.partition_id, route.last_index] = route
+            self.struck.committed(route)
             if len(self._routes) > len(self._committed_at):
                 self._committed_at.append(asyncio.get_running_loop().time())
         if index % EVERY == 0 and host.node is not None:
@@ -314,6 +317,7 @@ class Witness:
     def lost_disk(self, host: Host) -> None:
         """What it had promised is gone: nobody may ask for it, but what it said may be on its way, and is counted."""
         self.damaged.add(host.name)
+        self.struck.now(host.name)
         self._holes.lost_disk(host.name)
         journal = self._journals.pop(host.name, None)
         if journal is not None:
@@ -388,7 +392,7 @@ class Witness:
         if not self._has_batch(host, head):
             self._fail("AppliedDurable", f"{host.name} has applied {where}, which is not on its disk")
         if log.mode is DurabilityMode.WRITE_BEHIND:
-            counted = self.damaged | self.forgetful  # then: who can tell
+            counted = self.struck.excused(route)
             on = {
                 each.name
                 for each in self._hosts
@@ -443,8 +447,3 @@ def _holds(journal: Any, index: int, term: int | None) -> bool:
     if index <= journal.base_index:
         return True
     return bool(index <= journal.durable_index and journal.entry(index)[2] == term)
-
-
-def _carrying(journal: Any) -> int:
-    """Full files with batches in them."""
-    return sum(each.redo for each in journal._files.sealed)  # noqa: SLF001 - an observer

@@ -178,6 +178,43 @@ MUTANTS: Final = (
         needs="members_change",
     ),
     Mutant(
+        "founder-begins-again",
+        "Who alone votes by what it has does not ask whether others have met it with another disk.",
+        ("PrefixAgreement", "CommitTrue", "OneLeaderPerTerm", "LinearizableRead", "Liveness", "NoSelfStop"),
+        (
+            Edit(
+                "raftlog.links.directories:Directories.find_out",
+                "others = self._are_others(header) or",
+                "others = (self._are_others(header) and not self._is_lone) or",
+            ),
+        ),
+        needs="begins_alone",
+    ),
+    Mutant(
+        "unopened-not-synced",
+        "What is synced of a partition counts for others only once its machine is open.",
+        ("Liveness",),
+        (
+            Edit(
+                "dispatcher.pipeline.pipeline:Pipeline._settle",
+                "for partition_id in unopened:",
+                "for partition_id in ():",
+            ),
+        ),
+    ),
+    Mutant(
+        "unopened-not-destroyed",
+        "A partition whose machine is not open yet where it is led from cannot be destroyed.",
+        ("Liveness", "NothingUnhandled"),
+        (
+            Edit(
+                PARTITIONING + "destroy",
+                "opens = partition_id in self.opening and self.lifecycle.lives(partition_id, self._begun)",
+                "opens = False",
+            ),
+        ),
+    ),
+    Mutant(
         "promoted-with-all",
         "Whoever is made a voter is so with all who join or watch.",
         ("OneVoterAtATime",),

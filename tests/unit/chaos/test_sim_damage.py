@@ -33,7 +33,7 @@ class Faults(DiskFaults):
 
     def __init__(self, victim: Any) -> None:
         self.damaged, self.forgetful, self.may_forget, self.rotten = set(), set(), set(), set()
-        self.disk_lost = self._note = lambda _: None
+        self.disk_lost = self.struck = self._note = lambda _: None
         self.victim = victim
 
     def _victim(self, rng: random.Random) -> Any:

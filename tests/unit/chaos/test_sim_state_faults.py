@@ -105,6 +105,7 @@ def test_no_disk_is_put_back_to_what_it_was_before_its_node_began_anew(
             self.damaged, self.forgetful, self.disk_lost = set(), set(), lambda _: None
             self.rotten, self.may_forget = set(), set()
             self._all, self._note = [victim, *others], lambda _: None
+            self.struck = lambda _: None
             self._network = SimpleNamespace(cut=lambda *_: done.append("cut"), heal=lambda *_: done.append("heal"))  # type: ignore[assignment]
 
         def _victim(self, rng: random.Random) -> Any:

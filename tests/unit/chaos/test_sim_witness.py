@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chaos.sim import struck
 from chaos.sim.witness import Witness
 from logboom.types import DurabilityMode, PartitionId, PartitionLogIndex, Term
 from raftlog.entries.entry import Route, pack_routes
@@ -74,7 +75,7 @@ def test_who_has_what_nobody_had_on_its_disk_again_may_not_lose_it_again() -> No
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["missed", "disk"])
-def test_who_misses_it_again_or_has_lost_its_disk_need_not_have_it(lost: bool) -> None:
+async def test_who_misses_it_again_or_has_lost_its_disk_need_not_have_it(lost: bool) -> None:
     world = World()
     world.found = world.on_disk = True
     world.witness._holes.conceded("n1", ROUTE)
@@ -104,3 +105,19 @@ def test_a_journal_that_was_damaged_is_set_aside_once() -> None:
     assert forgets(b"second") == (True, ["AcknowledgedKept"])
     world.witness.may_forget.add("n1")
     assert forgets(b"third") == (True, [])
+
+
+def test_who_was_struck_has_to_have_what_is_committed_well_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(get_running_loop=lambda: SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(struck, "asyncio", clock)
+    seen, later = struck.Struck(), ROUTE._replace(last_index=PartitionLogIndex(6))
+    seen.now("n1")
+    now[0] += struck.UNDER_WAY_S
+    seen.committed(ROUTE)
+    now[0] += 0.1
+    seen.committed(later)
+    seen.committed(ROUTE)  # on another node
+    assert (seen.excused(ROUTE), seen.excused(later)) == ({"n1"}, set())
+    seen.now("n2")
+    assert seen.excused(later) == {"n2"}
