@@ -18,6 +18,7 @@ from chaos.sim.promises import check_void
 from chaos.sim.rates import look_at_reading, look_at_shares, look_at_writing
 from chaos.sim.receipts import ReceiptWatch, Row
 from chaos.sim.retention import RetentionWatch
+from chaos.sim.turned_away import look_at_waiting
 from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
 from dispatcher.pipeline.backend import Backend
@@ -155,6 +156,7 @@ class Oracle:
         self.witness.started(host, backend)
         self.lag.started(host, backend)
         self._receipts.started(host, backend)
+        look_at_waiting(host, backend, self._fail)
         self.retention.started(host, backend)
         look_at_writing(host, backend.admission, backend.settings.admission, self._fail)
         look_at_reading(host, node.service.read_rates, self._fail)

@@ -13,6 +13,7 @@ from chaos.sim.beginnings import Beginning
 from chaos.sim.drawn_faults import DAMAGE
 from chaos.sim.parameters import Parameters
 from chaos.sim.readers import Places
+from chaos.sim.reasons import NEVER, may_be_frozen, may_be_full
 from chaos.sim.waiting import Told
 from logboom.errors import IndexCompacted, LogboomError, Voided
 from logboom.types import KIB, MIB
@@ -110,7 +111,7 @@ class Seen:
         match error.code:
             case "invalid_request":
                 return error.outcome != "not_applied"  # it was sent again, to those who had done it
-            case "protocol" | "incompatible_version" | "wrong_node":
+            case code if code in NEVER:
                 return False
             case "partition_destroyed":
                 return partition in self.doomed
@@ -128,6 +129,14 @@ class Seen:
                 return drawn is None or drawn.blackout is not None or not DAMAGE.isdisjoint(drawn.kinds)
             case "index_compacted":
                 return drawn is None or _removes(drawn) or not set(drawn.log_partitions).issuperset(asked)
+            case "barrier_future":  # of a time: an operator asks a leader whose clock shows an earlier one
+                return drawn is None or (drawn.asks and "timestamp_ms" in error.fields)
+            case "voided":
+                return bool(self.voids)
+            case "partition_frozen":
+                return drawn is None or partition in self.doomed or bool(self.kept) or may_be_frozen(drawn)
+            case "overloaded":
+                return drawn is None or may_be_full(drawn, error)
         return True
 
 
