@@ -77,6 +77,8 @@ class Oracle:
         """By Raft index of each change: who was handed it first, and what partitions there were then."""
         self._living: frozenset[int] = frozenset()
         """Those that were created, as of the last change."""
+        self.created_at: dict[int, int] = {}
+        """By partition: the newest global index when it was created."""
         self._ever: set[int] = set()
         """Those that ever were."""
         self._global = 0
@@ -239,6 +241,7 @@ class Oracle:
             again = (lifecycle.created.keys() - self._living) & self._ever
             if again:
                 self._fail("IdsNotReused", f"partitions {again} are created again at {raft_index}")
+            self.created_at.update(dict.fromkeys(lifecycle.created.keys() - self._living, parent.global_index))
             self._living = frozenset(lifecycle.created)
             self._ever |= self._living
 

@@ -171,6 +171,52 @@ MUTANTS: Final = (
         needs="waits",
     ),
     Mutant(
+        "gone-by-own-index",
+        "A scan whose log has gone under it says from where on all is there by a partition's index (RefusedRightly).",
+        ("RefusedRightly",),
+        (Edit("dispatcher.reading.log_scan:LogScan._end", "if isinstance(error, IndexCompacted):", "if False:"),),
+        needs="reads_log paced cuts_often",
+    ),
+    Mutant(
+        "scan-not-woken",
+        "A scan that goes on up to where another node was is not told that others have taken it there (Liveness).",
+        ("Liveness",),
+        (
+            Edit(
+                "dispatcher.reading.log_scan:LogScan.__init__",
+                "self._through > backend.safe_horizon(self._logs, wanted.level)",
+                "False",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "all-that-were-known",
+        "A scan of all partitions is of those that the client had heard of before (ScanComplete).",
+        ("ScanComplete",),
+        (
+            Edit(
+                "logboom.client.log_reading:LogReading.scan_log",
+                "await self._reader.refresh_partitions(None, node, deadline=self._deadline(timeout))",
+                "pass",
+            ),
+        ),
+        needs="reads_log partitions_change",
+    ),
+    Mutant(
+        "all-that-there-were",
+        "A barrier over all partitions is answered without those that were created meanwhile (BarrierAll).",
+        ("BarrierAll",),
+        (
+            Edit(
+                "dispatcher.sessions.over_all:OverAll.true",
+                "if self._requests.keys().isdisjoint(request_ids):",
+                "if True:",
+            ),
+        ),
+        needs="partitions_change",
+    ),
+    Mutant(
         "good-writes-refused",
         "Of the requests of each client some are said to be wrong, and are not.",
         ("RefusedRightly",),

@@ -243,6 +243,8 @@ async def test_readers_and_those_who_wait_tell() -> None:
         reached=lambda _: None,
         problem=lambda *_: None,
         refused=lambda error: found.append(error.code),
+        dice=random.Random(1),
+        all_of=lambda *_: None,
     )
     waits._barrier = waits._watch = waits._bounded = waits._client.barrier  # type: ignore[method-assign, assignment]
     await waits.step()
