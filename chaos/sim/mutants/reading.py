@@ -171,21 +171,27 @@ MUTANTS: Final = (
         needs="waits",
     ),
     Mutant(
-        "gone-by-own-index",
-        "A scan whose log has gone under it says from where on all is there by a partition's index (RefusedRightly).",
+        "gone-in-front",
+        "Some scans are told that something is gone which they do not want, and end (RefusedRightly).",
         ("RefusedRightly",),
-        (Edit("dispatcher.reading.log_scan:LogScan._end", "if isinstance(error, IndexCompacted):", "if False:"),),
-        needs="reads_log paced cuts_often",
+        (
+            Edit(
+                "dispatcher.reading.log_scan:LogScan._positions",
+                "if first:\n",
+                "if start_global > 1 and start_global % 3 == 1:\n        first = 1\n    if first:\n",
+            ),
+        ),
+        needs="reads_log",
     ),
     Mutant(
-        "scan-not-woken",
-        "A scan that goes on up to where another node was is not told that others have taken it there (Liveness).",
+        "scan-without-end",
+        "A scan of what is applied gives all, and goes on waiting for more (Liveness).",
         ("Liveness",),
         (
             Edit(
-                "dispatcher.reading.log_scan:LogScan.__init__",
-                "self._through > backend.safe_horizon(self._logs, wanted.level)",
-                "False",
+                "dispatcher.reading.log_scan:LogScan._go_on",
+                "if not self._wanted.follow and horizon >= self._through and self._open:",
+                "if not self._wanted.follow and horizon >= self._through and self._wanted.level is Level.DURABLE:",
             ),
         ),
         needs="reads_log",
