@@ -60,6 +60,7 @@ class SimClient:
         self._rng = rng
         self._dice = random.Random(parameters.seed << 8 ^ number)
         self._scan_dice = random.Random(parameters.seed << 32 ^ number)
+        self._barrier_dice = random.Random(parameters.seed << 48 ^ number)
         self._count = 0
         self._seen_last: dict[str, Any] = {}
         """What each register had when this client last read or wrote it."""
@@ -68,7 +69,7 @@ class SimClient:
         self._begun = parameters.kv_partitions
         """With registers."""
         self._gone = seen.gone
-        self.readers = LogReaders(self.client, parameters, seen, rng, barrier_reached)
+        self.readers = LogReaders(self.client, parameters, seen, rng, barrier_reached, number)
         self._late: Client | None = None
         """One that writes seldom."""
         self._acknowledged: tuple[int, str, int] | None = None
@@ -96,6 +97,8 @@ class SimClient:
                 reached=self._barrier_reached,
                 problem=lambda invariant, story: self._seen.problems.append((invariant, story)),
                 refused=lambda error: self._seen.refused("who waits", error),
+                dice=self._barrier_dice,
+                all_of=self._seen.all_of,
             )
             loops += [waiting.step, waiting.step]
         stories = [self._repeat(each, self._dice) for each in self._stories()]
@@ -421,7 +424,12 @@ class SimClient:
         if not known:
             return
         partitions = sorted(self._rng.sample(known, self._rng.randint(1, len(known))))
-        reached = await self.client.barrier(target, partitions=partitions, node=address, timeout=2.0)
+        of_all = self._barrier_dice.random() < 0.5
+        how: dict[str, Any] = {"partitions": None if of_all else partitions, "node": address, "timeout": 2.0}
+        reached = await self.client.barrier(target, **how)
+        if of_all:
+            partitions = [mark.partition_id for mark in reached.watermarks]
+            self._seen.all_of(f"a barrier at {target}, {address}", target, partitions)
         for mark in reached.watermarks:
             if mark.applied_global_index < target:
                 self._seen.problems.append(("BarrierSound", f"reached {target} with {mark}"))

@@ -18,6 +18,7 @@ from chaos.sim.promises import check_void
 from chaos.sim.rates import look_at_reading, look_at_shares, look_at_writing
 from chaos.sim.receipts import ReceiptWatch, Row
 from chaos.sim.retention import RetentionWatch
+from chaos.sim.turned_away import look_at_waiting
 from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
 from dispatcher.pipeline.backend import Backend
@@ -76,6 +77,8 @@ class Oracle:
         """By Raft index of each change: who was handed it first, and what partitions there were then."""
         self._living: frozenset[int] = frozenset()
         """Those that were created, as of the last change."""
+        self.created_at: dict[int, int] = {}
+        """By partition: the newest global index when it was created."""
         self._ever: set[int] = set()
         """Those that ever were."""
         self._global = 0
@@ -155,6 +158,7 @@ class Oracle:
         self.witness.started(host, backend)
         self.lag.started(host, backend)
         self._receipts.started(host, backend)
+        look_at_waiting(host, backend, self._fail)
         self.retention.started(host, backend)
         look_at_writing(host, backend.admission, backend.settings.admission, self._fail)
         look_at_reading(host, node.service.read_rates, self._fail)
@@ -237,6 +241,7 @@ class Oracle:
             again = (lifecycle.created.keys() - self._living) & self._ever
             if again:
                 self._fail("IdsNotReused", f"partitions {again} are created again at {raft_index}")
+            self.created_at.update(dict.fromkeys(lifecycle.created.keys() - self._living, parent.global_index))
             self._living = frozenset(lifecycle.created)
             self._ever |= self._living
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from chaos.sim.parameters import Parameters
 from chaos.sim.waiting import Waited
+from chaos.sim.whole import Add, missed
 from logboom import Client, LogBatch, LogMetadata
 from logboom.client.cursors import Cursor
 from logboom.errors import IndexCompacted, LogboomError, Voided
@@ -24,6 +25,10 @@ WHOLE_SHARE: Final = 0.2
 """Of the reads: from the beginning. The others begin near the end of what anybody has read."""
 BACK: Final = (0, 5, 30)
 """Global indices before that."""
+PATIENT: Final = 1 / 3
+"""Of the scans from somewhere on: they come to an end of their own."""
+OF_ALL: Final = 1 / 4
+"""Of the scans and views."""
 LEAVES: Final = 3
 """One of so many tails takes one batch, and no more."""
 READERS: Final = 2
@@ -62,8 +67,9 @@ class LogReaders:
         seen: Seen,
         rng: random.Random,
         reached: Callable[[Waited], None] = lambda _: None,
+        number: int = 0,
     ) -> None:
-        """``reached``: told of what a node gives as durable, or applied, there."""
+        """``reached``: told of what a node gives as durable, or applied, there. ``number``: the client's."""
         self._client = client
         self._parameters = parameters
         self._seen = seen
@@ -74,6 +80,10 @@ class LogReaders:
         """Of these partitions the last tail, scan or fetch is,"""
         self._merged = False
         """and whether in their global order."""
+        self._dice = random.Random(parameters.seed << 40 ^ number)
+        self._wanted = 0
+        """Global index that comes next in a scan, or a higher one."""
+        self._limit: asyncio.Timeout | None = None
 
     @property
     def _partitions(self) -> list[int]:
@@ -82,12 +92,16 @@ class LogReaders:
     async def look(self) -> None:
         """One read of the log, of some kind."""
         works = [self._tail, self._scan, self._fetch, self._cursor, self._view]
+        work = self._rng.choice(works)
         try:
-            async with asyncio.timeout(READ_S):
-                await self._rng.choice(works)()
+            async with asyncio.timeout(READ_S) as self._limit:
+                await work()
         except TimeoutError:
             pass
         except IndexCompacted as error:
+            if work == self._scan and error.first <= self._wanted:
+                story = f"who scans {self._asked}, and has all in front of {self._wanted}, was told: {error}"
+                self._wrong("RefusedRightly", story)
             self._seen.refused("who reads the log", error, *self._asked, merged=self._merged)
         except LogboomError as error:
             if error.code in ("corrupt_data", "protocol") and "lost" not in str(error):
@@ -151,17 +165,31 @@ class LogReaders:
     async def _scan(self) -> None:
         partitions = sorted(self._rng.sample(self._partitions, self._rng.randint(1, len(self._partitions))))
         self._asked, self._merged = partitions, True
-        start = self._start()
-        last, nexts = start - 1, dict[int, int]()
-        async for batch in self._client.scan_log(partitions, start_global=start):
+        start = self._wanted = self._start()
+        level, of_all = self._dice.choice(["durable", "applied"]), self._dice.random() < OF_ALL
+        if self._dice.random() < PATIENT and start and not self._parameters.paced and self._limit is not None:
+            self._limit.reschedule(None)
+        if of_all:
+            self._asked = partitions = sorted({*self._partitions, *self._seen.created_at})
+        # Who begins at 0 is given what has not been removed.
+        due = [add for add in self._seen.told.adds if 0 < start <= add[3] and add[1] in partitions]
+        last, nexts, came = start - 1, dict[int, int](), set[int]()
+        async for batch in self._client.scan_log(None if of_all else partitions, start_global=start, level=level):
             partition = batch.partition_id
-            if batch.global_index <= last or partition not in partitions:
+            if batch.global_index <= last or (partition not in partitions and not of_all):
                 self._wrong("GlobalOrder", f"{partition} at {batch.global_index} after {last}")
             whole = self._parameters.blackout is None  # else some may be void
             if whole and nexts.get(partition, batch.first_index) != batch.first_index:
                 self._wrong("ScanComplete", f"{partition}: {batch.first_index}, not {nexts[partition]}")
             last, nexts[partition] = batch.global_index, batch.position
+            self._wanted = last + 1
+            came.add(last)
             self._same(batch)
+        self._lacks("ScanComplete", f"a scan from {start} to {last}", missed(due, came, last, self._seen.doomed))
+
+    def _lacks(self, invariant: str, what: str, lacking: Sequence[Add]) -> None:
+        if lacking:
+            self._wrong(invariant, f"{what} lacks what was acknowledged before it began: {lacking}")
 
     async def _fetch(self) -> None:
         partition = self._rng.choice(self._partitions)
@@ -216,7 +244,9 @@ class LogReaders:
         requests = [ops for ops in self._seen.together if not any(op.partition in self._seen.doomed for op in ops)]
         told = [op for ops in requests for op in ops if op.outcome == "ok" and op.partition in partitions]
         state, moment = set[tuple[int, str]](), None
-        async for entry in self._client.scan_view(partitions, timeout=READ_S):
+        of_all = self._dice.random() < OF_ALL
+        due = [add for add in self._seen.told.adds if of_all or add[1] in partitions]
+        async for entry in self._client.scan_view(None if of_all else partitions, timeout=READ_S):
             state.add((entry.partition_id, entry.key.decode()))
             moment = entry.global_index
         for ops in requests:
@@ -230,3 +260,5 @@ class LogReaders:
         for op in told:
             if (op.partition, op.key) not in state and op.partition not in self._seen.doomed:
                 self._wrong("ViewFresh", f"a view of {moment} lacks what was acknowledged before it began: {op}")
+        lacking = [add for add in due if add[1:3] not in state and add[1] not in self._seen.doomed]
+        self._lacks("ViewFresh", f"a view of {moment}", lacking)

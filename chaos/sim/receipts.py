@@ -15,7 +15,7 @@ from dispatcher.pipeline.pending import Done
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from logboom.errors import LogboomError
 from logboom.settings import ClusterSettings
-from logboom.types import Level, NodeId
+from logboom.types import Level, NodeId, PartitionId
 from raftlog.entries.chosen import AllChosen, acknowledgement
 
 Fail = Callable[[str, str], None]
@@ -28,6 +28,16 @@ class Row(NamedTuple):
     global_index: int
     raft_index: int
     chosen: AllChosen
+
+
+def level_of(
+    cluster: ClusterSettings, chosen: AllChosen, asked: Level | None, partitions: Sequence[PartitionId]
+) -> Level:
+    """What a request for these has to wait for, where so much was set of partitions."""
+    own = [acknowledgement(cluster, chosen, partition) for partition in partitions]
+    levels = [Level(ack) for ack, _ in own] if asked is None else [asked]
+    levels += [Level.APPLIED for _, linearizable in own if linearizable]
+    return next(level for level in STRONGEST_FIRST if level in levels)
 
 
 class ReceiptWatch:
@@ -99,12 +109,14 @@ class ReceiptWatch:
 
     def _check(self, host: Host, backend: Backend, asked: Level | None, reply: SubmitReply) -> None:
         wait = self._level_of(backend.cluster, asked, reply)
-        for partition, first, last, global_index, *_ in reply.parts:
+        for partition, first, last, global_index, _, statuses in reply.parts:
             story = f"{host.name} answers that {partition}/{last} is {wait} at {global_index}"
             self._said.add((partition, last, asked))
             known = self._global_of(partition, first, last)
             if known != global_index or backend.parent.global_index < global_index:
                 self._fail("ReceiptTrue", f"{story}; it is {known}, and {backend.parent.global_index} committed here")
+            if statuses is not None and not self._may_tell(backend.cluster, asked, reply):
+                self._fail("ReceiptTrue", f"{story}, and tells results: of others of its kind nobody would know any")
             worker, log = backend.workers.get(partition), backend.logs.get(partition)
             if worker is None or log is None:
                 continue  # destroyed since
@@ -115,13 +127,21 @@ class ReceiptWatch:
 
     def _level_of(self, cluster: ClusterSettings, asked: Level | None, reply: SubmitReply) -> Level:
         """As its partitions say at its place in the log: of its parts nothing is ordered between."""
-        first = min(int(part[3]) for part in reply.parts)
-        before = bisect_left(self._chosen, first, key=lambda row: row.global_index)
+        before = self._rows_before(reply)
         chosen = self._chosen[before - 1].chosen if before else {}
-        own = [acknowledgement(cluster, chosen, part[0]) for part in reply.parts]
-        levels = [Level(ack) for ack, _ in own] if asked is None else [asked]
-        levels += [Level.APPLIED for _, linearizable in own if linearizable]
-        return next(level for level in STRONGEST_FIRST if level in levels)
+        return level_of(cluster, chosen, asked, [part[0] for part in reply.parts])
+
+    def _rows_before(self, reply: SubmitReply) -> int:
+        first = min(int(part[3]) for part in reply.parts)
+        return bisect_left(self._chosen, first, key=lambda row: row.global_index)
+
+    def _may_tell(self, cluster: ClusterSettings, asked: Level | None, reply: SubmitReply) -> bool:
+        """It waited until it was applied; or it came again, since its partitions say so."""
+        if self._level_of(cluster, asked, reply) is Level.APPLIED:
+            return True
+        partitions, later = [part[0] for part in reply.parts], self._chosen[self._rows_before(reply) :]
+        again = any(part[4] for part in reply.parts)
+        return again and any(level_of(cluster, row.chosen, asked, partitions) is Level.APPLIED for row in later)
 
     def _global_of(self, partition: int, first: int, last: int) -> int | None:
         """Of the batch that holds all of these."""

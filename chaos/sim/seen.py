@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +13,9 @@ from chaos.sim.beginnings import Beginning
 from chaos.sim.drawn_faults import DAMAGE
 from chaos.sim.parameters import Parameters
 from chaos.sim.readers import Places
+from chaos.sim.reasons import NEVER, may_be_frozen, may_be_full
 from chaos.sim.waiting import Told
+from chaos.sim.whole import left_out
 from logboom.errors import IndexCompacted, LogboomError, Voided
 from logboom.types import KIB, MIB
 
@@ -43,6 +45,8 @@ class Seen:
     """(invariant, story), found on the spot."""
     created: dict[int, str] = field(default_factory=dict)
     """Partitions that were created, as far as anybody was told, and their state machines."""
+    created_at: Mapping[int, int] = field(default_factory=dict)
+    """Those that were created, and what was the newest global index then, as the nodes know it."""
     gone: set[int] = field(default_factory=set)
     """Those that somebody was told are destroyed."""
     places: Places = field(default_factory=Places)
@@ -101,8 +105,15 @@ class Seen:
                 story = f"{what} was told of {asked}: {error}; of {begin[1]} all that is behind {begin[0]} is there"
                 self.problems.append(("RefusedRightly", story))
 
+    def all_of(self, what: str, target: int, given: Collection[int]) -> None:
+        """Somebody waited for all partitions to be at a global index; ``given``: those that he was told of."""
+        lacking = left_out(target, given, begun=self.begun, created_at=self.created_at, doomed=self.doomed)
+        if lacking:
+            self.problems.append(("BarrierAll", f"{what} is about {sorted(given)}, and not about {lacking}"))
+
     @property
-    def _begun(self) -> list[int]:
+    def begun(self) -> list[int]:
+        """Partitions that the cluster began with."""
         return [] if self.parameters is None else self.parameters.kv_partitions + self.parameters.log_partitions
 
     def _may_be(self, error: LogboomError, asked: Collection[int]) -> bool:
@@ -110,12 +121,12 @@ class Seen:
         match error.code:
             case "invalid_request":
                 return error.outcome != "not_applied"  # it was sent again, to those who had done it
-            case "protocol" | "incompatible_version" | "wrong_node":
+            case code if code in NEVER:
                 return False
             case "partition_destroyed":
                 return partition in self.doomed
             case "no_such_partition":  # yet, on a node that is behind: cursors are in one that was created, too
-                return partition in self.doomed or partition not in (None, *self._begun)
+                return partition in self.doomed or partition not in (None, *self.begun)
             case "lineage_mismatch":  # nodes of before come back
                 return self.again
             case "record_too_large":
@@ -129,6 +140,14 @@ class Seen:
                 return drawn is None or drawn.blackout is not None or not DAMAGE.isdisjoint(drawn.kinds)
             case "index_compacted":
                 return drawn is None or _removes(drawn) or not set(drawn.log_partitions).issuperset(asked)
+            case "barrier_future":  # of a time: an operator asks a leader whose clock shows an earlier one
+                return drawn is None or (drawn.asks and "timestamp_ms" in error.fields)
+            case "voided":
+                return bool(self.voids)
+            case "partition_frozen":
+                return drawn is None or partition in self.doomed or bool(self.kept) or may_be_frozen(drawn)
+            case "overloaded":
+                return drawn is None or may_be_full(drawn, error)
         return True
 
 

@@ -156,6 +156,7 @@ class Simulation(SecondHistory):
         self.oracle.witness.may_forget = self.nemesis.may_forget
         self.oracle.rotten = self.nemesis.states_rotten
         self.seen.parameters, self.seen.voids = parameters, self.oracle.voids
+        self.seen.created_at = self.oracle.created_at
         self.seen.begins, self.seen.committed = self.oracle.beginnings.of, self.oracle.newest
         self.seen.rotten = lambda: bool(self.nemesis.rotten or self.oracle.rotten)
         self.nemesis.struck = self.oracle.witness.struck.now

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LEVELS: Final = ("ordered", "durable", "applied", "applied", "snapshotted")
 SCOPES: Final = ("node", "leader", "quorum", "quorum", "all")
 STALENESS_S: Final = (0.0, 0.05, 0.5)
+OF_ALL: Final = 1 / 2
+"""Of the barriers that wait for all of some partitions: for all that there are."""
 KEPT: Final = 50
 WAIT_S: Final = 2.0
 
@@ -63,7 +65,10 @@ class Waiting:
         reached: Callable[[Waited], None],
         problem: Callable[[str, str], None],
         refused: Callable[[LogboomError], None],
+        dice: random.Random,
+        all_of: Callable[[str, int, Collection[int]], None],
     ) -> None:
+        """``all_of`` is told of an answer to one who waited for all partitions (``Seen.all_of``)."""
         self._client = client
         self._told = told
         self._addresses = addresses
@@ -73,6 +78,8 @@ class Waiting:
         self._reached = reached
         self._problem = problem
         self._refused = refused
+        self._dice = dice
+        self._all_of = all_of
 
     async def step(self) -> None:
         """One wait, or one read."""
@@ -101,6 +108,9 @@ class Waiting:
         if scope == "node":
             how["node"] = self._rng.choice(list(self._addresses))
         needed = {"all": len(targets), "any": 1}.get(str(mode)) or int(str(mode))
+        if self._dice.random() < OF_ALL and mode == "all":
+            await self._barrier_over_all(newest, how)
+            return
         try:
             if self._rng.random() < 0.3:
                 result = await self._watched(targets, how)
@@ -115,6 +125,12 @@ class Waiting:
         if there < needed:
             self._problem("BarrierSound", f"{how} for {targets} was reached with {result.frontiers}")
         self._reached(Waited(result.node_id, targets, level, scope, needed))
+
+    async def _barrier_over_all(self, target: int, how: dict[str, Any]) -> None:
+        result = await self._client.barrier(target, **how)
+        self._all_of(f"{how} for {target}, answered by {result.node_id}", target, result.frontiers)
+        targets = dict.fromkeys(map(int, result.frontiers), target)
+        self._reached(Waited(result.node_id, targets, how["level"], how["scope"], len(targets)))
 
     async def _watched(self, targets: dict[int, int], how: dict[str, Any]) -> BarrierResult:
         before: dict[tuple[str, int], int] = {}

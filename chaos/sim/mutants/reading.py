@@ -171,6 +171,58 @@ MUTANTS: Final = (
         needs="waits",
     ),
     Mutant(
+        "gone-in-front",
+        "Some scans are told that something is gone which they do not want, and end (RefusedRightly).",
+        ("RefusedRightly",),
+        (
+            Edit(
+                "dispatcher.reading.log_scan:LogScan._positions",
+                "if first:\n",
+                "if start_global > 1 and start_global % 3 == 1:\n        first = 1\n    if first:\n",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "scan-without-end",
+        "A scan of what is applied gives all, and goes on waiting for more (Liveness).",
+        ("Liveness",),
+        (
+            Edit(
+                "dispatcher.reading.log_scan:LogScan._go_on",
+                "if not self._wanted.follow and horizon >= self._through and self._open:",
+                "if not self._wanted.follow and horizon >= self._through and self._wanted.level is Level.DURABLE:",
+            ),
+        ),
+        needs="reads_log",
+    ),
+    Mutant(
+        "all-that-were-known",
+        "A scan of all partitions is of those that the client had heard of before (ScanComplete).",
+        ("ScanComplete",),
+        (
+            Edit(
+                "logboom.client.log_reading:LogReading.scan_log",
+                "await self._reader.refresh_partitions(None, node, deadline=self._deadline(timeout))",
+                "pass",
+            ),
+        ),
+        needs="reads_log partitions_change",
+    ),
+    Mutant(
+        "all-that-there-were",
+        "A barrier over all partitions is answered without those that were created meanwhile (BarrierAll).",
+        ("BarrierAll",),
+        (
+            Edit(
+                "dispatcher.sessions.over_all:OverAll.true",
+                "if self._requests.keys().isdisjoint(request_ids):",
+                "if True:",
+            ),
+        ),
+        needs="partitions_change",
+    ),
+    Mutant(
         "good-writes-refused",
         "Of the requests of each client some are said to be wrong, and are not.",
         ("RefusedRightly",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from chaos.sim.mutants import (
+    answers,
     flow,
     histories,
     lag,
@@ -39,5 +40,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *reading.MUTANTS,
         *operating.MUTANTS,
         *setting.MUTANTS,
+        *answers.MUTANTS,
     )
 }

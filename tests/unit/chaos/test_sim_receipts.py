@@ -24,12 +24,15 @@ def told(
     last: int = 3,
     global_index: int = 7,
     admits: bool = True,
+    statuses: bytes | None = None,
+    duplicate: int = 0,
     linearizable: bool = False,
     chosen: Sequence[Row] = (),
 ) -> list[str]:
     """What is found wrong with the answer of a node that has committed 3 records, written 2 and applied 1."""
     found, heard = list[str](), list[Any]()
-    reply = answer or SubmitReply(parts=((0, first or last, last, global_index, 0, None),), commit_index=global_index)
+    part = (0, first or last, last, global_index, duplicate, statuses)
+    reply = answer or SubmitReply(parts=(part,), commit_index=global_index)
     backend: Any = SimpleNamespace(
         raft=SimpleNamespace(admits=admits),
         parent=SimpleNamespace(global_index=7),
@@ -50,6 +53,7 @@ def test_what_is_true() -> None:
     assert told(Level.COMMITTED) == []
     assert told(Level.DURABLE, last=2, global_index=6) == []
     assert told(Level.APPLIED, last=1, global_index=5) == []
+    assert told(Level.APPLIED, last=1, global_index=5, statuses=b"\0") == []
     assert told(Level.APPLIED, answer=UnknownOutcome("nobody knows")) == []
 
 
@@ -61,6 +65,8 @@ def test_what_is_true() -> None:
         ({"wait": Level.COMMITTED, "linearizable": True}, "applied is 1"),
         ({"wait": Level.COMMITTED, "global_index": 6}, "it is"),
         ({"wait": Level.COMMITTED, "last": 4}, "it is None"),
+        ({"wait": Level.COMMITTED, "statuses": b"\0"}, "tells results"),
+        ({"wait": Level.DURABLE, "last": 2, "global_index": 6, "statuses": b"\0", "duplicate": 1}, "tells results"),
         ({"wait": Level.COMMITTED, "first": 2}, "it is None"),  # not of one batch
     ],
 )
@@ -91,6 +97,13 @@ def ordered(at: int, ack: Ack | None = None, *, linearizable: bool | None = None
 def test_what_was_set_in_front_of_it_counts(rows: list[Row], wait: Level | None, why: str | None) -> None:
     found = told(wait, chosen=rows)
     assert found == [] if why is None else why in found[0]
+
+
+@pytest.mark.parametrize(("duplicate", "is_told"), [(0, False), (1, True)])
+def test_what_comes_again_is_answered_as_its_partitions_say_by_then(duplicate: int, *, is_told: bool) -> None:
+    later = ordered(7, linearizable=True)
+    found = told(Level.COMMITTED, chosen=[later], duplicate=duplicate, statuses=b"\0")
+    assert is_told is not bool(found)
 
 
 def passed_on(*replies: SubmitReply, asked: tuple[int, ...] = (0,), wait: Level = Level.DURABLE) -> list[str]:

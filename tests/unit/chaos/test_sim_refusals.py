@@ -25,6 +25,7 @@ from chaos.sim.stories import Stories
 from chaos.sim.waiting import Told, Waiting
 from logboom import errors
 from logboom.errors import LogboomError
+from logboom.settings import AdmissionSettings, NetSettings, RaftSettings
 
 WRONG = [("RefusedRightly",)]
 
@@ -32,10 +33,11 @@ WRONG = [("RefusedRightly",)]
 def calm() -> Parameters:
     """There is room for everything, and nothing of the logs goes."""
     drawn = next(drawn for drawn in map(draw, count(1)) if drawn.kv_partitions and drawn.log_partitions)
-    admission = msgspec.structs.replace(drawn.settings.admission, node_ops=1_000, partition_ops=1_000)
+    admission = AdmissionSettings(node_ops=1_000, partition_ops=1_000, signals=())
     snapshot = msgspec.structs.replace(drawn.settings.snapshot, retain_log_ms=0, retain_log_bytes=0)
-    settings = msgspec.structs.replace(drawn.settings, admission=admission, snapshot=snapshot)
-    return replace(drawn, settings=settings, blackout=None)
+    raft, net = RaftSettings(), NetSettings()
+    settings = msgspec.structs.replace(drawn.settings, admission=admission, snapshot=snapshot, raft=raft, net=net)
+    return replace(drawn, settings=settings, blackout=None, kinds=(), stories=Stories())
 
 
 def seen(**more: Any) -> Seen:
@@ -64,6 +66,12 @@ def told(by: Seen) -> list[tuple[str]]:
         errors.NoSuchPartition("no"),
         errors.PartitionDestroyed("no", partition_id=8),
         errors.IndexCompacted("no", first=3),
+        errors.ConfigError("no"),
+        errors.CommandsRejected("no"),
+        errors.BarrierFuture("no", target=9),
+        errors.Voided("no", partition_id=0),
+        errors.PartitionFrozen("no", partition_id=0),
+        errors.Overloaded("full", limit="partition_ops"),
     ],
     ids=lambda error: error.code,
 )
@@ -79,7 +87,8 @@ def test_what_nobody_may_be_told(error: LogboomError) -> None:
         errors.InvalidRequest("it was done before", outcome="unknown"),
         errors.NoSuchPartition("not here yet", partition_id=800),
         errors.PartitionDestroyed("gone", partition_id=9),
-        errors.Overloaded("full"),
+        errors.Overloaded("others of this client went first"),
+        errors.PartitionFrozen("it goes", partition_id=9),
         errors.NotLeader("ask another"),
     ],
     ids=lambda error: error.code,
@@ -105,6 +114,15 @@ def test_what_there_are_reasons_for_in_some_runs() -> None:
         snapshot = msgspec.structs.replace(drawn.settings.snapshot, retain_log_bytes=8)
         return replace(drawn, settings=msgspec.structs.replace(drawn.settings, snapshot=snapshot))
 
+    def thin(drawn: Parameters) -> Parameters:
+        return replace(drawn, kinds=("thin_lines",))
+
+    def paused(drawn: Parameters) -> Parameters:
+        return replace(drawn, kinds=("pause_partition",))
+
+    def asking(drawn: Parameters) -> Parameters:
+        return replace(drawn, stories=Stories(asks=True))
+
     keyed, logs = calm().kv_partitions, calm().log_partitions
     removed, damaged, mixed = errors.IndexCompacted("no"), errors.CorruptData("no"), errors.LineageMismatch("no")
     assert not wrong(errors.RecordTooLarge("no"), change=small)
@@ -114,6 +132,13 @@ def test_what_there_are_reasons_for_in_some_runs() -> None:
     assert not wrong(forgot, change=lambda drawn: replace(drawn, blackout=3.0))
     assert wrong(kept, change=lambda drawn: replace(drawn, blackout=3.0))
     assert not wrong(mixed, again=True)
+    assert not wrong(errors.Overloaded("no", limit="node_ops"), change=small)
+    assert not wrong(errors.Overloaded("no", limit="forward_queue"), change=thin)
+    assert not wrong(errors.PartitionFrozen("no", partition_id=0), change=paused)
+    assert not wrong(errors.PartitionFrozen("no", partition_id=0), kept=1)
+    assert not wrong(errors.Voided("no", partition_id=0), voids={(0, 3)})
+    assert not wrong(errors.BarrierFuture("no", timestamp_ms=1), change=asking)
+    assert wrong(errors.BarrierFuture("no", target=1), change=asking)
     assert wrong(removed, *logs)
     assert not wrong(removed, *logs, change=removing)
     assert not wrong(removed, *logs, *keyed)
@@ -221,6 +246,8 @@ async def test_readers_and_those_who_wait_tell() -> None:
         reached=lambda _: None,
         problem=lambda *_: None,
         refused=lambda error: found.append(error.code),
+        dice=random.Random(1),
+        all_of=lambda *_: None,
     )
     waits._barrier = waits._watch = waits._bounded = waits._client.barrier  # type: ignore[method-assign, assignment]
     await waits.step()

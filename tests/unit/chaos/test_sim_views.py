@@ -12,7 +12,7 @@ import pytest
 from chaos.history import Operation
 from chaos.sim.readers import LogReaders, Places
 from chaos.sim.seen import Seen
-from chaos.sim.waiting import Waited
+from chaos.sim.waiting import Told, Waited
 from logboom.client.reads import ViewEntry
 
 
@@ -30,10 +30,10 @@ async def found(*rows: tuple[int, str], late: bool = False, global_index: int = 
         for partition, key in [*rows, (0, "else")]:
             yield ViewEntry(partition, key.encode(), (1,), 7)  # type: ignore[arg-type]
 
-    seen: Any = SimpleNamespace(together=[ops], doomed=set(), problems=[])
+    seen: Any = SimpleNamespace(together=[ops], doomed=set(), problems=[], told=Told())
     if not late:
         acknowledge()
-    client, parameters = SimpleNamespace(scan_view=scan_view), SimpleNamespace(kv_partitions=[0, 1])
+    client, parameters = SimpleNamespace(scan_view=scan_view), SimpleNamespace(kv_partitions=[0, 1], seed=1)
     assert Seen.__dataclass_fields__.keys() >= vars(seen).keys()
     await LogReaders(client, parameters, seen, random.Random(1))._view()  # type: ignore[arg-type]
     return {invariant for invariant, _ in seen.problems}
@@ -70,7 +70,7 @@ async def test_what_one_node_gives_is_looked_at_there(newest: int, told: list[tu
 
     addresses = {"a:1": "n1", "c:1": "n3", "b:1": "n2"}
     seen: Any = SimpleNamespace(places=Places(newest=newest), problems=[], addresses=addresses)
-    parameters = SimpleNamespace(kv_partitions=[0], log_partitions=[])
+    parameters = SimpleNamespace(kv_partitions=[0], log_partitions=[], seed=1)
     readers = LogReaders(SimpleNamespace(tail=tail), parameters, seen, random.Random(1), reached.append)  # type: ignore[arg-type]
     await readers._tail()
     assert [(each.node, dict(each.targets)) for each in reached] == told
