@@ -116,7 +116,14 @@ class Ending:
         seconds = SLOWLY_READ_S if rated or self._parameters.paced else LIVE_WITHIN_S
         await self.within("all chores are done", chores.play(seconds), seconds=seconds)
         await self.within("all nodes have what was written then", self._converge())
-        out = ReadOut(whole, loop=self._loop, ends=self._oracle.ends, doomed=self._seen.doomed, fail=self._fail)
+        out = ReadOut(
+            whole,
+            loop=self._loop,
+            ends=self._oracle.ends,
+            doomed=self._seen.doomed,
+            fail=self._fail,
+            stepped_over=self._seen.stepped_over,
+        )
         seconds = SLOWLY_READ_S if self._parameters.paced else LIVE_WITHIN_S
         await self.within("everything is read", out.play(fork()), seconds=seconds)
         self._oracle.idle()

@@ -194,4 +194,11 @@ MUTANTS: Final = (
         (Edit("dispatcher.pipeline.presence:Presence.forgotten", "self.snapshots.taking.ended(partition_id)", "pass"),),
         needs="partitions_change lags cuts_often",
     ),
+    Mutant(
+        "own-set-goes",
+        "Of sets the newest stay, though this node goes on from none of them: it has not come so far (SetKept).",
+        ("SetKept",),
+        (Edit(COMPACTION + "_kept", "last = [*ours, *sets", "last = [*sets"),),
+        needs="cuts_often",
+    ),
 )
