@@ -201,4 +201,17 @@ MUTANTS: Final = (
         (Edit(COMPACTION + "_kept", "last = [*ours, *sets", "last = [*sets"),),
         needs="cuts_often",
     ),
+    Mutant(
+        "no-set-anew",
+        "Where the only set is gone, of which the journal goes on, none is taken unless something is written.",
+        ("Liveness",),
+        (
+            Edit(
+                "dispatcher.upkeep.due:Due.is_lacking",
+                "return gone and self._clock.monotonic() >= self._not_before",
+                "return False",
+            ),
+        ),
+        needs="lose_sets",
+    ),
 )
