@@ -195,13 +195,6 @@ MUTANTS: Final = (
         needs="partitions_change lags cuts_often",
     ),
     Mutant(
-        "own-set-goes",
-        "Of sets the newest stay, though this node goes on from none of them: it has not come so far (SetKept).",
-        ("SetKept",),
-        (Edit(COMPACTION + "_kept", "last = [*ours, *sets", "last = [*sets"),),
-        needs="cuts_often",
-    ),
-    Mutant(
         "no-set-anew",
         "Where the only set is gone, of which the journal goes on, none is taken unless something is written.",
         ("Liveness",),
