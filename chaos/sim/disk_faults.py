@@ -49,6 +49,9 @@ HEARD_S: Final = 10.0
 """What a disk has reported a node has heard by then, though it may have stood still meanwhile."""
 SINCE_S, SINCE_LOOKS = (0.5, 3.0), 10
 """How often, and after how long each time, is looked whether others have written down what they have heard since."""
+SETS_GONE: Final = 0.5
+"""Share of the lost sets that are gone; the others are there, and nothing can be made of them."""
+SET_FILES: Final = (".set", ".states")
 STATES_STRUCK_MAX: Final = 2
 """Times, each partition's on each host: what is damaged again and again is given up (dispatcher.upkeep.rebuilding)."""
 CLUSTER: Final = slice(16, 28)
@@ -202,6 +205,17 @@ class DiskFaults:
                 self._note(f"  {victim.name}, partition {partition}: {key!r}")
                 return
 
+    async def _lose_sets(self, host: Host, duration: float, rng: random.Random) -> None:
+        """A victim comes back without its snapshot sets, or with what cannot be used of them."""
+        victim = self._victim(rng)
+        if victim is None:
+            return
+        victim.kill(power=False)
+        gone = rng.random() < SETS_GONE
+        self._note(f"  {victim.name}: {lose_sets(victim, gone=gone)} are {'gone' if gone else 'damaged'}")
+        await asyncio.sleep(duration)
+        self._restart(victim)
+
     async def _rot_journal(self, host: Host, duration: float, rng: random.Random) -> None:
         """A victim's journal, before its last group: what is behind it proves the damage: the node has to rejoin."""
         victim = self._victim(rng)
@@ -354,6 +368,22 @@ class DiskFaults:
         if victim.disk.write_fault is fault:
             victim.disk.write_fault = None
         await self._down([victim], duration, power=True)
+
+
+def lose_sets(host: Host, *, gone: bool) -> list[str]:
+    """Of one that is down; the files. ``gone``: they are not there any more; else nothing can be made of them."""
+    directory = host.path("snapshots")
+    paths = [path for path in host.disk.paths() if path.parent == directory and path.suffix in SET_FILES]
+    hook, host.disk.hook = host.disk.hook, None
+    for path in paths:
+        if gone:
+            host.disk.remove(path)
+        elif path.suffix == ".set":
+            host.disk.cut(path, 0)
+    if gone and paths:
+        host.disk.sync_directory(directory)
+    host.disk.hook = hook
+    return [path.name for path in paths]
 
 
 def _decoded(host: Host, name: str, read: Callable[..., T]) -> T | None:

@@ -41,6 +41,12 @@ STATES_ROT_MIN, STATES_ROT_MAX = 3, 6
 """so often,"""
 STATES_DICE: Final = 0x57A7E5
 """by these dice."""
+SETS_LOST: Final = 0.15
+"""Share of the seeds in which a victim loses its snapshot sets,"""
+SETS_LOST_MIN, SETS_LOST_MAX = 3, 5
+"""so often, the last time at the end of the faults,"""
+SETS_DICE: Final = 0x5E75
+"""by these dice."""
 OUTDATING: Final = 0.15
 """Share of the seeds in which records are removed by age."""
 HELD_BRIEFLY: Final = 0.3
@@ -126,7 +132,19 @@ def draw(seed: int, *, seconds: float = 60.0) -> Parameters:
     ):
         drawn = later(drawn, rng)
     drawn = replace(drawn, settings=drawn_settings.in_rows(rng, drawn.settings))
-    return _rotting(_aged(_unheard(_crowded(drawn, rng), rng), rng))
+    return _losing_sets(_rotting(_aged(_unheard(_crowded(drawn, rng), rng), rng)))
+
+
+def _losing_sets(drawn: Parameters) -> Parameters:
+    """In some, a victim's snapshot sets are gone now and then, beside everything else. Has dice of its own."""
+    rng = random.Random(drawn.seed ^ SETS_DICE)
+    if rng.random() >= SETS_LOST or not drawn.victims or drawn.blackout is not None or drawn.restores:
+        return drawn
+    count, most = rng.randint(SETS_LOST_MIN, SETS_LOST_MAX), max(drawn.seconds - 1.0, 1.0)
+    times = [rng.uniform(1.0, most) for _ in range(count - 1)] + [most]
+    losses = [Fault(at, "lose_sets", LEADER, rng.uniform(0.05, 1.0), rng.getrandbits(32)) for at in times]
+    faults = tuple(sorted([*drawn.faults, *losses], key=lambda fault: fault.at))
+    return replace(drawn, faults=faults, kinds=tuple(sorted({*drawn.kinds, "lose_sets"})))
 
 
 def _rotting(drawn: Parameters) -> Parameters:

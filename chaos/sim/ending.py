@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from chaos.sim.chores import Chores
 from chaos.sim.chores import standing as chores_standing
+from chaos.sim.disk_faults import lose_sets
 from chaos.sim.drawn_settings import has_rates
 from chaos.sim.founder import Founder
 from chaos.sim.host import Host
@@ -112,6 +113,14 @@ class Ending:
         await self.within("what is damaged comes back", work, seconds=SLOWLY_READ_S, lacks=lambda: mending.lacks)
         self._oracle.rotten.clear()
         whole = [h for h in self._hosts if h.may_run and h.name not in self._rotten]
+        if "lose_sets" in self._parameters.kinds:
+            for host in whole:
+                host.kill(power=False)
+                lose_sets(host, gone=True)
+            for host in whole:
+                host.start()
+            await self.within("nodes without sets converge", self._converge())
+        await self.within("who leads has a set", self._leader_has_set(), seconds=SLOWLY_READ_S)
         seconds = SLOWLY_READ_S if rated or self._parameters.paced else LIVE_WITHIN_S
         await self._opens_slowly(whole, seconds)
         chores = Chores(
@@ -125,7 +134,14 @@ class Ending:
         )
         await self.within("all chores are done", chores.play(seconds), seconds=seconds)
         await self.within("all nodes have what was written then", self._converge())
-        out = ReadOut(whole, loop=self._loop, ends=self._oracle.ends, doomed=self._seen.doomed, fail=self._fail)
+        out = ReadOut(
+            whole,
+            loop=self._loop,
+            ends=self._oracle.ends,
+            doomed=self._seen.doomed,
+            fail=self._fail,
+            stepped_over=self._seen.stepped_over,
+        )
         seconds = SLOWLY_READ_S if self._parameters.paced else LIVE_WITHIN_S
         await self.within("everything is read", out.play(fork()), seconds=seconds)
         self._oracle.idle()
@@ -269,6 +285,15 @@ class Ending:
             backends = [h.node.pipeline for h in hosts if h.node is not None]
             if _equal(backends) and len(self._oracle.electorate.may_count(hosts)) == 1 and self._all_vote(hosts):
                 return
+
+    async def _leader_has_set(self) -> None:
+        """If its journal begins anywhere: else no node could be made of what it has."""
+        while True:
+            nodes = [host.node for host in self._hosts if host.node is not None]
+            leading = [each.pipeline for each in nodes if each.pipeline.raft.engine.is_leader]
+            if any(b.raft.journal.base_index <= 1 or b.snapshots.store.sets() for b in leading):
+                return
+            await asyncio.sleep(0.05)
 
     def _all_vote(self, hosts: Sequence[Host]) -> bool:
         """Nobody rejoins, joins, or lacks something that others have: but for those whose files are damaged yet."""

@@ -6,7 +6,7 @@ wait, some day.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from chaos.sim.host import Host
@@ -61,6 +61,25 @@ def look_at_removing(
             fail("NothingEvicted", f"{story}; applied is {worker.applied_index}")
 
     compaction._remove = removed  # noqa: SLF001 - an observer
+
+
+def look_at_keeping(host: Host, backend: Backend, fail: Fail) -> None:
+    """No set goes that is the last from which a damaged state could be made anew here."""
+    store: Any = backend.snapshots.store
+    prune = store.prune
+
+    def usable() -> list[int]:
+        base, applied = backend.raft.journal.base.index, backend.raft.engine.applied_index
+        return [int(meta.global_index) for meta in store.sets() if base <= meta.raft_index <= applied]
+
+    def pruned(keep: int, but: Collection[int] = ()) -> Any:
+        before = usable()
+        removed = prune(keep, but=but)
+        if before and not usable():
+            fail("SetKept", f"{host.name}: of the sets {before} none is left, and of no other can it go on")
+        return removed
+
+    store.prune = pruned
 
 
 def look_at_holding(host: Host, backend: Backend, fail: Fail) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from chaos.sim.beginnings import Beginnings
 from chaos.sim.electorate import Electorate
-from chaos.sim.held import check_held, look_at_holding, look_at_removing
+from chaos.sim.held import check_held, look_at_holding, look_at_keeping, look_at_removing
 from chaos.sim.host import Host
 from chaos.sim.lag import LagWatch
 from chaos.sim.promises import check_void
@@ -19,6 +19,7 @@ from chaos.sim.rates import look_at_reading, look_at_shares, look_at_writing
 from chaos.sim.receipts import ReceiptWatch, Row
 from chaos.sim.retention import RetentionWatch
 from chaos.sim.turned_away import look_at_waiting
+from chaos.sim.void_watch import VoidWatch
 from chaos.sim.waiting import Waited, Waits
 from chaos.sim.witness import Witness
 from dispatcher.pipeline.backend import Backend
@@ -91,7 +92,8 @@ class Oracle:
         self._receipts = ReceiptWatch(self._ends, self._chosen, fail)
         self.retention = RetentionWatch(self.ends, self._batches, fail)
         self.beginnings = Beginnings(hosts)
-        self.retention.voids = self.voids
+        self.retention.voids = self.witness.voids = self.voids
+        self._void = VoidWatch(hosts, self.voids, fail)
         self.elections = 0
         self.checks = 0
 
@@ -165,6 +167,8 @@ class Oracle:
         look_at_shares(host, backend.admission, backend.settings.admission, self._fail)
         look_at_removing(host, backend, self._fail, self.beginnings.at)
         look_at_holding(host, backend, self._fail)
+        look_at_keeping(host, backend, self._fail)
+        self._void.check_logs(host, backend)
         self.beginnings.started(host)
         taking: Any = backend.snapshots.taking
         completed = taking._completed  # noqa: SLF001 - an observer
@@ -198,7 +202,7 @@ class Oracle:
         def controlled(raft_index: int, term: int, fields: Mapping[str, Any]) -> None:
             if fields.get("do") == VOID:
                 void = Void.parse(fields, raft_index=raft_index)
-                self.voids.add((void.partition_id, void.last_index))
+                self._void.declared(void)
                 if raft_index not in self._partitions:
                     broken, members = self.witness.rotten | self.rotten, self.electorate.newest.ids
                     check_void(self._hosts, void, broken, self._fail, head=self._head(void), members=members)
@@ -350,6 +354,8 @@ class Oracle:
             self._fail("I10", f"{host.name}: {operations} operations admitted with nothing under way")
         self._check_ledger(host, backend)
         check_held(host, backend, self._fail)
+        self._void.check_logs(host, backend)
+        self._void.check_seals(host, backend)
         for partition, created in backend.parent.lifecycle.created.items():
             log = backend.logs.get(partition)
             if log is not None and log.mode is not created.kind.mode:
@@ -418,6 +424,7 @@ class Oracle:
                 self._fail("I10", f"{host.name}: {len(backend.submitting.waiting)} requests wait for no budget")
             self._check_ledger(host, backend)
             check_held(host, backend, self._fail, idle=True)
+            self._void.check_seals(host, backend, idle=True)
             self._receipts.check_forwarding(host, backend, idle=True)
             if len(backend.barriers):
                 self._fail("BarrierLive", f"{host.name}: {len(backend.barriers)} barriers left behind")

@@ -10,6 +10,7 @@ from typing import Any, Final
 from chaos.sim.host import Host
 from chaos.sim.loop import SimLoop
 from logboom import Client
+from logboom.errors import Voided
 from logboom.types import PartitionId
 
 READER: Final = "reader"
@@ -31,12 +32,14 @@ class ReadOut:
         ends: Callable[[int], Sequence[tuple[int, int]]],
         doomed: set[int],
         fail: Callable[[str, str], None],
+        stepped_over: Callable[[str, Voided, int], int],
     ) -> None:
         self._hosts = hosts
         self._loop = loop
         self._ends = ends
         self._doomed = doomed
         self._fail = fail
+        self._stepped_over = stepped_over
 
     async def play(self, rng: random.Random) -> None:
         """Logs of every node, states of one."""
@@ -83,15 +86,25 @@ class ReadOut:
         start = max(1, newest - BACK)
         for partition in partitions:
             due = self._due(host, partition, start)
-            tail = client.tail(
-                partition, start_global=start, node=address, on_compacted="first", on_void=lambda _: None
-            )
+            what = f"a tail of {partition} at {host.name}"
+            told = self._told(what)
+            tail = client.tail(partition, start_global=start, node=address, on_compacted="first", on_void=told)
             got = [(b.global_index, b.partition_id, b.position - 1) async for b in tail]
-            self._compare(f"a tail of {partition} at {host.name}", got, due, self._first(host, [partition]))
+            self._compare(what, got, due, self._first(host, [partition]))
         due = sorted(row for p in partitions for row in self._due(host, p, start))
-        scan = client.scan_log(partitions, start_global=start, node=address, on_compacted="first")
+        what = f"a scan of all logs at {host.name}"
+        told = self._told(what)
+        scan = client.scan_log(partitions, start_global=start, node=address, on_compacted="first", on_void=told)
         got = [(b.global_index, b.partition_id, b.position - 1) async for b in scan]
-        self._compare(f"a scan of all logs at {host.name}", got, due, self._first(host, partitions))
+        self._compare(what, got, due, self._first(host, partitions))
+
+    def _told(self, who: str) -> Callable[[Voided], None]:
+        """Of a gap, which is one."""
+
+        def told(gap: Voided) -> None:
+            self._stepped_over(who, gap, 0)
+
+        return told
 
     def _compare(self, what: str, got: Sequence[Row], due: Sequence[Row], first: int) -> None:
         """What was there before, in order; what has been removed since (in front of ``first``) may be missing."""

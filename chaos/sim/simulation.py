@@ -49,6 +49,7 @@ RESTORING: Final = 0x12E5702E
 ORDERLY: Final = 0x02DE21
 TASKS: Final = 0x7A5C5
 ASKING: Final = 0xA5C1
+BLACKOUT: Final = 0xB1ACC0
 
 
 @dataclass(slots=True)
@@ -167,6 +168,7 @@ class Simulation(SecondHistory):
             down=self.nemesis.blackout,
             forget=self.seen.doomed.update,
             note=timeline.note,
+            rng=random.Random(parameters.seed ^ BLACKOUT),
         )
         self._ending = Ending(
             parameters,

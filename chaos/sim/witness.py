@@ -74,7 +74,7 @@ class Witness:
         """When each of them was handed up first, anywhere, by global index."""
         self._units: dict[bytes, tuple[Route, ...]] = {}
         """By digest: everything that was proposed as one request."""
-        self._holes = Holes()
+        self._holes, self.voids = Holes(), set[tuple[int, int]]()
         self._acknowledgements: Counter[str] = Counter()
         self._turn = 0
         self._strips = 0
@@ -144,7 +144,7 @@ class Witness:
                 log = backend.logs.get(route.partition_id)
                 if log is None or log.mode is not DurabilityMode.WRITE_AHEAD:
                     continue
-                void = backend.payloads.is_hole(route)  # nothing else is one when it starts
+                void = (route.partition_id, route.last_index) in self.voids
                 if not (backend.payloads.holds(route) or self._holes.excuse(host.name, route.digest, void=void)):
                     story = f"{host.name} had acknowledged entry {index}, and does not hold {route} any more"
                     self._fail("AcknowledgedKept", story)

@@ -52,6 +52,20 @@ MUTANTS: Final = (
         needs="orderly",
     ),
     Mutant(
+        "hole-is-void",
+        "What nobody has counts as void in the log as soon as it is committed: no operator was asked (VoidTrue).",
+        ("VoidTrue",),
+        (Edit("partitions.log.committed:Committed.append", "self.lose(ref.last_index, ref.digest)", "pass"),),
+        needs="blackout",
+    ),
+    Mutant(
+        "sealed-for-good",
+        "A batch that might have been declared void, and turned up, stays refused by those who lack it (SealEnds).",
+        ("SealEnds",),
+        (Edit("raftlog.repair.seals:Seals.put", "self._carry_out(digest, on)", "on and self._carry_out(digest, on)"),),
+        needs="blackout",
+    ),
+    Mutant(
         "void-where-it-leads",
         "What is declared void is void at the leader alone (decisions/0018).",
         ("Liveness",),

@@ -194,4 +194,17 @@ MUTANTS: Final = (
         (Edit("dispatcher.pipeline.presence:Presence.forgotten", "self.snapshots.taking.ended(partition_id)", "pass"),),
         needs="partitions_change lags cuts_often",
     ),
+    Mutant(
+        "no-set-anew",
+        "Where the only set is gone, of which the journal goes on, none is taken unless something is written.",
+        ("Liveness",),
+        (
+            Edit(
+                "dispatcher.upkeep.due:Due.is_lacking",
+                "return gone and self._clock.monotonic() >= self._not_before",
+                "return False",
+            ),
+        ),
+        needs="lose_sets",
+    ),
 )

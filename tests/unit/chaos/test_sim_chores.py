@@ -87,6 +87,18 @@ def test_states_rot_beside_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(drawn.faults) - len(others) >= drawing.STATES_ROT_MIN
 
 
+def test_sets_are_lost_beside_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As states rot."""
+    losing = {seed: drawn for seed in range(1, 60) if "lose_sets" in (drawn := draw(seed)).kinds}
+    assert losing
+    monkeypatch.setattr(drawing, "SETS_LOST", 0.0)
+    for seed, drawn in losing.items():
+        others = tuple(fault for fault in drawn.faults if fault.kind != "lose_sets")
+        kinds = tuple(kind for kind in drawn.kinds if kind != "lose_sets")
+        assert replace(drawn, faults=others, kinds=kinds) == draw(seed)
+        assert len(drawn.faults) - len(others) >= drawing.SETS_LOST_MIN
+
+
 def rotten(seed: int) -> Simulation:
     """Short, and in the end what one node has saved of a state rots, where nobody has read it yet."""
     drawn = draw(seed, seconds=3.0)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from chaos.history import Operation
 from chaos.sim import afterwards, disk_faults
 from chaos.sim.afterwards import Afterwards
+from chaos.sim.disk import SimDisk
 from chaos.sim.disk_faults import HEARD_S, DiskFaults
 from chaos.sim.drawing import draw
 from chaos.sim.leftovers import throw_away
@@ -76,6 +78,23 @@ def test_a_disk_that_is_put_back_is_as_good_as_it_was(
     loop.run_until_complete(faults._put_back(victim, 1.0, random.Random(1)))
     assert faults.rotten == ({"n1"} if when == "before" else set())
     assert faults.damaged == {"n1"}
+
+
+def test_lost_sets_are_gone_or_of_no_use(loop: SimLoop) -> None:
+    """And nothing else is."""
+    found, killed = set[tuple[int, ...]](), list[bool]()
+    for seed in range(8):
+        disk = SimDisk(random.Random(seed))
+        disk.make_directory(Path("/n1/snapshots"))
+        paths = [Path("/n1/snapshots") / f"7.{kind}" for kind in ("set", "states", "states.fetch")]
+        for path in paths:
+            disk.replace_file(path, b"content")
+        victim: Any = SimpleNamespace(
+            name="n1", disk=disk, path=lambda name: Path("/n1", name), kill=lambda *, power: killed.append(power)
+        )
+        loop.run_until_complete(Faults(victim)._lose_sets(victim, 1.0, random.Random(seed)))
+        found.add(tuple(len(disk.stable(path)) if disk.exists(path) else -1 for path in paths))
+    assert (found, killed) == ({(-1, -1, 7), (0, 7, 7)}, [False] * 8)
 
 
 async def test_an_operators_new_disk_has_not_rotted() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.sim.held import check_held, look_at_holding, look_at_removing
+from chaos.sim.held import check_held, look_at_holding, look_at_keeping, look_at_removing
 from dispatcher.reading.feeds import Feed
 from dispatcher.reading.read_budget import ReadBudget
 from logboom.errors import LogboomError
@@ -152,3 +152,24 @@ def test_a_stream_that_has_ended_holds_nothing_but_what_a_thread_still_reads(
     budget, stream = ReadBudget(bytes_max=100, segments_max=4), Stream(closed=closed, reading=reading)
     budget.ask(nbytes=60, segments=1, order=1, admitted=(lambda: stream.move()) if around else stream.move)  # noqa: PLW0108
     assert held(budget, streams=1, idle=False) == wrong
+
+
+@pytest.mark.parametrize(
+    ("left", "wrong"), [([30], ["SetKept"]), ([20, 30], []), ([], ["SetKept"])], ids=["newer", "its own", "none"]
+)
+def test_the_set_from_which_a_node_goes_on_stays(left: list[int], wrong: list[str]) -> None:
+    """Its journal begins at 10, and 25 is applied: what lies behind that is of no use to it."""
+    sets, found = [SimpleNamespace(raft_index=at, global_index=at) for at in (20, 30)], list[str]()
+
+    def prune(_keep: int, but: Any = ()) -> list[int]:
+        sets[:] = [each for each in sets if each.raft_index in left]
+        return []
+
+    raft = SimpleNamespace(
+        journal=SimpleNamespace(base=SimpleNamespace(index=10)), engine=SimpleNamespace(applied_index=25)
+    )
+    store = SimpleNamespace(sets=lambda: list(sets), prune=prune)
+    backend: Any = SimpleNamespace(raft=raft, snapshots=SimpleNamespace(store=store))
+    look_at_keeping(HOST, backend, lambda invariant, _: found.append(invariant))
+    assert store.prune(2, but={30}) == []
+    assert found == wrong

@@ -47,7 +47,7 @@ for seed in sys.argv[2:]:
 """
 
 DISKS = ("lose_disk", "put_back")
-LATER = ("thin_lines", "slow_cpu", "client_lines", "rot_state")
+LATER = ("thin_lines", "slow_cpu", "client_lines", "rot_state", "lose_sets")
 
 
 def outcome_of(seed: int, *, seconds: float = SECONDS, **more: Any) -> Outcome:
