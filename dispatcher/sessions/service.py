@@ -384,7 +384,9 @@ class Session:
         if frame.kind is Kind.SUBMIT:
             self.submits.submit(frame)
         elif frame.kind is Kind.PING:
-            self.reply(frame.request_id, Kind.PONG, {"leaderless_ms": self._backend.leaderless.ms})
+            members = self._backend.members
+            said = {"leaderless_ms": self._backend.leaderless.ms, "members_at": [members.term, members.index]}
+            self.reply(frame.request_id, Kind.PONG, said)
         elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):  # at once: credit for it may be in the same read
             self._streams.open(frame)
         else:

@@ -1,4 +1,6 @@
-"""Who the members are, by now: asked over whatever is open, every half a minute, and when a connection was lost.
+"""Who the members are, by now: asked over whatever is open, every half a minute, or sooner.
+
+Sooner when a connection was lost, and when a node over which somebody follows something says that there are others.
 
 A node says it when a connection is made. Whoever makes no new ones, since it does nothing but follow a stream, would
 know nobody in the end if all members were replaced meanwhile, one after the other. It takes no task and no timer of its
@@ -158,6 +160,8 @@ class Lookout(Known, Home):
 
     def _told_of_leader(self, connection: NodeConnection, answer: Frame | LogboomError) -> None:
         """Of one over which somebody follows something: what nobody leads it to does not come."""
+        if self._are_others(answer):
+            connection.post(Kind.ADMIN, {"action": "members"}, (), self._told)
         if _leaderless_ms(answer) < LEADERLESS_MS:
             return
         self._led_at[connection.address] = self.now + self._within(SOON_S)
@@ -167,6 +171,11 @@ class Lookout(Known, Home):
         for address in self.addresses():
             if not self._is_down(address) and address not in self._connections:
                 self._open(address)  # it is asked with the next look
+
+    def _are_others(self, answer: Frame | LogboomError) -> bool:
+        """The members, by a PONG, than are known here. All may be replaced before half a minute is over."""
+        at = None if isinstance(answer, LogboomError) else answer.header.get("members_at")
+        return isinstance(at, list) and all(type(n) is int for n in at) and at > self._members_at
 
     def _told_elsewhere(self, connection: NodeConnection, answer: Frame | LogboomError) -> None:
         """Where nobody leads, a stream stays where it is."""

@@ -225,6 +225,31 @@ def pongs(leaderless_ms: int | None) -> Answer:
     return lambda session, frame: session.send(frame, Kind.PONG, said)
 
 
+@pytest.mark.parametrize("at", [[1, 7], [1, 0], "7", None])
+async def test_who_follows_hears_soon_that_there_are_others(monkeypatch: pytest.MonkeyPatch, at: Any) -> None:
+    """Between two looks all members could be replaced: it knew nobody that was left, for good."""
+    monkeypatch.setattr(lookout, "LED_S", 0.02)
+    monkeypatch.setattr(lookout, "LOOK_S", 1_000.0)
+    async with cluster(2) as [first, second], Client(first.address) as boom:
+        said = {"leaderless_ms": 0, "members_at": at}
+        first.answers[Kind.TAIL] = lambda session, frame: None
+        first.answers[Kind.PING] = lambda session, frame: session.send(frame, Kind.PONG, said)
+        first.answers[Kind.ADMIN] = says(second, at=7)
+        await boom._cluster.connection(first.address)
+        boom._cluster._members_at = [1, 0]
+        following = follows(boom)
+        await until(lambda: len(first.of(Kind.PING)) > 3)
+        if at == [1, 7]:
+            await until(lambda: [*boom._cluster.members] == [second.name])
+            asked = len(first.of(Kind.ADMIN))
+            seen = len(first.of(Kind.PING))
+            await until(lambda: len(first.of(Kind.PING)) > seen + 3)
+            assert len(first.of(Kind.ADMIN)) == asked, "once it knows them it asks no more"
+        else:
+            assert not first.of(Kind.ADMIN)
+        following.cancel()
+
+
 async def test_who_follows_at_a_node_that_hears_of_no_leader_goes_on_where_one_is_heard_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
