@@ -45,14 +45,14 @@ def test_what_nobody_has_is_void_to_no_other_thread_while_it_is_committed_or_fil
     assert digests(log) == [each.digest for each in batches]
 
 
-def filled_after(monkeypatch: pytest.MonkeyPatch, step: str, fill: Callable[[], None]) -> None:
-    """Between this step of another thread and its next one, once."""
+def interrupted_by(monkeypatch: pytest.MonkeyPatch, step: str, what: Callable[[], None]) -> None:
+    """The loop does something between this step of another thread and its next one, once."""
     inner = getattr(Committed, step)
 
     def run(committed: Committed, *args: Any) -> Any:
         found = inner(committed, *args)
         monkeypatch.setattr(Committed, step, inner)
-        fill()
+        what()
         return found
 
     monkeypatch.setattr(Committed, step, run)
@@ -66,7 +66,7 @@ def test_nor_while_another_thread_looks_at_it(step: str, monkeypatch: pytest.Mon
         assert log.append(batches[GONE])
         flush(log)
 
-    filled_after(monkeypatch, step, fill)
+    interrupted_by(monkeypatch, step, fill)
     assert log.void_behind(batches[GONE - 1].last_index) is None
     assert digests(log) == [each.digest for each in batches]
 
@@ -88,7 +88,7 @@ def test_a_reader_whose_hole_is_filled_before_he_is_told_why_comes_back_for_it(
         if moment == "begin":
             fill()
         else:
-            filled_after(monkeypatch, moment, fill)
+            interrupted_by(monkeypatch, moment, fill)
         refuse_gap(partition_id, committed, position)
 
     def read() -> bytes:
@@ -118,7 +118,7 @@ def test_raw_batches_are_read_where_they_lay_when_they_were_looked_up(monkeypatc
         assert log.append(batches[GONE])
         flush(log)
 
-    filled_after(monkeypatch, "ref", fill)
+    interrupted_by(monkeypatch, "ref", fill)
     with pytest.raises(DamagedBatch):
         log.read_raw(after_index=after, through_index=1 << 40, max_bytes=1)
     assert len(log.read_raw(after_index=after, through_index=1 << 40, max_bytes=1)) == 1
@@ -129,6 +129,19 @@ def test_what_is_declared_void_while_it_is_looked_at_is_void(monkeypatch: pytest
     _, log, batches = grown()
     gone = batches[GONE]
     assert log.lose(gone.last_index, gone.digest)
-    filled_after(monkeypatch, "is_nowhere", lambda: log.void(gone.last_index, gone.digest))
+    interrupted_by(monkeypatch, "is_nowhere", lambda: log.void(gone.last_index, gone.digest))
     with pytest.raises(Voided):
         digests(log, batches[GONE - 1].last_index)
+
+
+def test_what_is_removed_while_it_is_looked_at_is_not_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever had asked got an error that says that it is gone."""
+    _, log, batches = with_hole()
+    gone, before = batches[GONE], batches[GONE - 1].last_index
+    log.void(gone.last_index, gone.digest)
+    assert log.void_behind(before) is not None
+    last = log.find(batches[-1].last_index, batches[-1].digest)
+    assert last is not None
+    interrupted_by(monkeypatch, "is_lost", lambda: log._committed.forget([last.segment]))
+    assert log.void_behind(before) is None
+    assert log.first_available_index == batches[-1].last_index + 1
