@@ -209,12 +209,12 @@ class Committed:
         self._newest.pop(NOWHERE_SEGMENT, None)
 
     def append(self, ref: BatchRef, global_index: int) -> None:
-        """The next one. One that is nowhere is lost."""
-        self._columns.append(ref, global_index)
+        """The next one. One that is nowhere is lost, and so before other threads find it: it would be void."""
         if ref.segment == NOWHERE_SEGMENT:
             self.lose(ref.last_index, ref.digest)
         else:
             self._newest[ref.segment] = ref.last_index
+        self._columns.append(ref, global_index)
 
     # -- finding
 
@@ -229,12 +229,10 @@ class Committed:
         return self._found(self._columns, last_index, digest) is not None
 
     def _found(self, columns: Columns, last_index: int, digest: bytes) -> int | None:
-        if self._lost and (last_index, digest) in self._lost:
-            return None
-        position = _position(columns, last_index, digest)
-        if position is None or columns.place(position - columns.start)[0] == NOWHERE_SEGMENT:
-            return None
-        return position
+        lost = self._lost and (last_index, digest) in self._lost
+        position = None if lost else _position(columns, last_index, digest)
+        is_here = position is not None and columns.place(position - columns.start)[0] != NOWHERE_SEGMENT
+        return position if is_here else None
 
     def position(self, last_index: int, digest: bytes) -> int | None:
         """Where this batch is in the order of the log, readable or not; None: not committed, or removed."""
@@ -246,9 +244,12 @@ class Committed:
         return columns.place(columns.at(position))[0] == NOWHERE_SEGMENT
 
     def is_void(self, last_index: int, digest: bytes) -> bool:
-        """It was declared void, and is still within what is here."""
+        """It was declared void, and is still within what is here. Any thread."""
         position = self.position(last_index, digest)
-        return position is not None and self.is_nowhere(position) and not self.is_lost(last_index, digest)
+        if position is None or self.is_lost(last_index, digest):
+            return False
+        columns = self._columns  # read behind that: what is lost no more has its place in them
+        return position >= columns.start and columns.place(position - columns.start)[0] == NOWHERE_SEGMENT
 
     def is_in_front(self, last_index: int, digest: bytes) -> bool:
         """This is the batch that the first one here follows."""
@@ -403,13 +404,14 @@ class Committed:
 
     def mend(self, refs: Sequence[BatchRef]) -> None:
         """These are written; what was lost of them is read there from now on."""
-        mended = [(self._lost.pop(key), ref) for ref in refs if (key := (ref.last_index, ref.digest)) in self._lost]
+        mended = {key: ref for ref in refs if (key := (ref.last_index, ref.digest)) in self._lost}
         if not mended:
             return
-        for _, ref in mended:
+        for ref in mended.values():
             self._newest[ref.segment] = max(ref.last_index, self.newest_in(ref.segment))
-        at = self._columns.at
-        self._move({at(position): (ref.segment, ref.offset, ref.length) for position, ref in mended})
+        self._move({self._columns.at(self._lost[k]): (r.segment, r.offset, r.length) for k, r in mended.items()})
+        for key in mended:  # behind that: what is nowhere, and not lost, is void to other threads
+            del self._lost[key]
 
     def _move(self, moved: Mapping[int, tuple[int, int, int]]) -> None:
         columns = self._columns

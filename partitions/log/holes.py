@@ -37,10 +37,16 @@ def hole_ref(first_index: int, last_index: int, digest: bytes, previous_digest: 
 
 
 def refuse_gap(partition_id: PartitionId, committed: Committed, position: int) -> NoReturn:
-    """Raises Voided, or DamagedBatch for a hole: what lies there cannot be read."""
+    """Raises Voided, or DamagedBatch for a hole: what lies there cannot be read. Any thread.
+
+    A hole that was filled since is one as well: whoever comes back for it finds it.
+    """
     ref = committed.ref(position)
-    if committed.is_lost(ref.last_index, ref.digest):
-        story = f"partition {partition_id}: the batch from {ref.first_index} to {ref.last_index} is lost on all nodes"
+    lost = committed.is_lost(ref.last_index, ref.digest)
+    if lost or not committed.is_nowhere(position):  # in this order: see ``Committed.mend``
+        when = "is" if lost else "was until a moment ago"
+        story = f"the batch from {ref.first_index} to {ref.last_index} {when} lost on all nodes"
+        story = f"partition {partition_id}: {story}"
         raise DamagedBatch(
             story, last_index=ref.last_index, digest=ref.digest, segment=NOWHERE_SEGMENT, path="", offset=0
         )

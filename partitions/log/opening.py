@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, parse_header
-from partitions.log.committed import Columns
+from partitions.log.committed import LOST_OFFSET, Columns
 from partitions.log.compaction import orphans
 from partitions.log.open_segment import OpenSegment
 from partitions.log.places import PLACES, decode_places, newest_of, pieces_of
@@ -56,10 +57,13 @@ def open_segments(
     opened = Opened(dict(sorted(names.items())), Columns(), [], [])
     opened.columns = _places(disk, directory, partition_id, base, opened)
     newest, above = max(names, default=0), base.last_index or -1
+    lost = _lost_rows(opened.columns)
     for ordinal, name in opened.names.items():
-        found, file = load(disk, directory / name, partition_id, sealed=ordinal != newest, above=above)
+        sealed = ordinal != newest
+        found, file = load(disk, directory / name, partition_id, sealed=sealed, above=-1 if lost else above)
         opened.damage += found.damage
         opened.refs += [ref for ref in found.refs if ref.last_index > above]
+        _place_lost(opened.columns, lost, found.refs)
         if file is not None:
             opened.tail_segment = ordinal
             opened.tail_ms = _made_ms(file, found.refs)
@@ -70,6 +74,22 @@ def open_segments(
     for name in orphans(disk.list(directory)):
         disk.remove(directory / name)
     return opened
+
+
+def _lost_rows(columns: Columns) -> dict[tuple[int, bytes], int]:
+    """By last index and digest: what was lost when the places were written. A copy may have turned up since."""
+    if LOST_OFFSET not in columns.offset:
+        return {}
+    rows = (row for row, offset in enumerate(columns.offset) if offset == LOST_OFFSET)
+    return {(columns.last[row], columns.digest(columns.start + row)): row for row in rows}
+
+
+def _place_lost(columns: Columns, lost: Mapping[tuple[int, bytes], int], refs: Iterable[BatchRef]) -> None:
+    """What of it is in a segment lies there; the newest copy counts."""
+    for ref in refs if lost else ():
+        row = lost.get((ref.last_index, ref.digest))
+        if row is not None:
+            columns.segment[row], columns.offset[row], columns.length[row] = ref.segment, ref.offset, ref.length
 
 
 def _made_ms(file: File, refs: list[BatchRef]) -> int:

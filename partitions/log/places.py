@@ -103,8 +103,11 @@ def part_through(columns: Columns, through_index: int, lost: Collection[int] = (
 
 def newest_of(columns: Columns) -> dict[int, int]:
     """Per segment the last index of what lies in it; what is lost, or void, does not."""
-    rows = zip(columns.segment, columns.last, columns.offset, strict=True)  # last indices ascend
-    newest = {segment: last for segment, last, offset in rows if offset != LOST_OFFSET}
+    if LOST_OFFSET in columns.offset:
+        rows = zip(columns.segment, columns.last, columns.offset, strict=True)
+        newest = {segment: last for segment, last, offset in rows if offset != LOST_OFFSET}
+    else:  # much faster, of many
+        newest = dict(zip(columns.segment, columns.last, strict=True))  # last indices ascend
     newest.pop(NOWHERE_SEGMENT, None)
     return newest
 
@@ -112,7 +115,8 @@ def newest_of(columns: Columns) -> dict[int, int]:
 def _lose(columns: Columns, positions: Iterable[int]) -> None:
     for row in sorted(position - columns.start for position in positions):
         if 0 <= row < len(columns.last) and columns.segment[row] == NOWHERE_SEGMENT:
-            beside = chain(reversed(columns.segment[:row]), columns.segment[row:])
+            rows = chain(range(row - 1, -1, -1), range(row + 1, len(columns.segment)))
+            beside = (columns.segment[each] for each in rows)
             columns.segment[row] = next((each for each in beside if each != NOWHERE_SEGMENT), FIRST_SEGMENT)
             columns.offset[row], columns.length[row] = LOST_OFFSET, HEADER_BYTES
 

@@ -11,7 +11,7 @@ from logboom.origins import Origin
 from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
-from partitions.log.committed import Committed
+from partitions.log.committed import NOWHERE_SEGMENT, Committed
 from partitions.log.files import OpenFiles, Shelf
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef
@@ -145,8 +145,8 @@ class LogReader:
             try:
                 found = self._read_run(position, run, headers_only=headers_only)
             except SegmentRemoved as gone:
-                if committed.ref(position).segment == gone.segment:  # or it has been removed: IndexCompacted
-                    raise
+                if NOWHERE_SEGMENT != gone.segment == committed.ref(position).segment:
+                    raise  # or it has been removed, IndexCompacted; or is void since
                 continue
             except NotRead:
                 if not batches:
@@ -170,7 +170,7 @@ class LogReader:
             ref = committed.ref(position)
             if ref.last_index > through_index:
                 break
-            if committed.is_nowhere(position):
+            if ref.segment == NOWHERE_SEGMENT:
                 if found:
                     break
                 self._refuse_gap(position)

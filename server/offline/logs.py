@@ -260,8 +260,9 @@ def _known(check: _Check, ref: BatchRef) -> None:
     row = position - columns.start
     if row < 0 or columns.last[row] != ref.last_index or columns.digest(position) != ref.digest:
         return
-    if (columns.segment[row], columns.offset[row], columns.length[row]) != (ref.segment, ref.offset, ref.length):
-        return  # an older or newer copy
+    place = columns.segment[row], columns.offset[row], columns.length[row]
+    if place != (ref.segment, ref.offset, ref.length) and columns.offset[row] != LOST_OFFSET:
+        return  # an older or newer copy; of what was lost, any will do
     if ref.previous_digest == columns.digest(position - 1) and ref.first_index == columns.last_index(position - 1) + 1:
         check.found[row] = 1
 

@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 from chaos.sim.disk import SimDisk
 from dispatcher.upkeep.serving import OFFER_AGAIN_S, Piece, SnapshotServing
 from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, Unavailable
-from logboom.types import NodeId, PartitionLogIndex
+from logboom.types import GlobalLogIndex, NodeId, PartitionLogIndex
 from logboom.wire import Frame, Kind
+from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from tests.unit.dispatcher.installing_world import G, Inline, Source, Target, Wire
@@ -108,6 +109,8 @@ class Asked:
     def __init__(self, *, sets: tuple[int, ...] = (), fails: Exception | None = None, hold_s: float = 0.0) -> None:
         self.sent: list[tuple[Any, ...]] = []
         self.damaged: list[Any] = []
+        self.lost: list[Hole | None] = []
+        """What the log says is lost, whenever it is asked; behind that nothing is."""
         self.fails = fails
         self.now = 0.0
         self.acknowledged: dict[NodeId, int] = {}
@@ -118,7 +121,7 @@ class Asked:
             read_raw=self._read,
             beginning=(1, b"", 0),
             void_behind=lambda _: None,
-            lost_behind=lambda _: None,
+            lost_behind=lambda _: self.lost.pop(0) if self.lost else None,
         )
         self.serving = SnapshotServing(
             store=SimpleNamespace(  # type: ignore[arg-type]
@@ -163,6 +166,15 @@ class Asked:
 
 
 DAMAGE = DamagedBatch("bits", last_index=PartitionLogIndex(3), digest=bytes(16), segment=1, path="1.seg", offset=0)
+
+
+async def test_what_turns_up_while_it_is_asked_for_leaves_no_answer_without_a_reason() -> None:
+    """Whoever fetched took that for a node that talks nonsense."""
+    asked, hole = Asked(fails=DAMAGE), Hole(PartitionLogIndex(1), PartitionLogIndex(3), bytes(16), GlobalLogIndex(5))
+    asked.lost = [hole]
+    await asked.given("n2", 0)
+    (_, kind, header, _) = asked.sent[-1]
+    assert (kind, header["rows"], header["lost"]) == (Kind.LOG_CHUNK, [], list(hole))
 
 
 @pytest.mark.parametrize(("sets", "offers"), [((), 0), ((10,), 1)])

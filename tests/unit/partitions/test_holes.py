@@ -21,33 +21,9 @@ from raftlog.entries.parent_state import Tail
 from server.offline.findings import Report
 from server.offline.logs import check_log
 from tests.unit.partitions.batches import P, chain, make
+from tests.unit.partitions.holes_world import GONE, commit, digests, with_hole
 from tests.unit.partitions.mending_world import DIRECTORY, flush, open_log
 from tests.unit.partitions.worker_world import world
-
-GONE = 2
-"""Of seven."""
-
-
-def commit(log: PartitionLog, batches: list[Batch], *, after: int = 0) -> None:
-    for number, batch in enumerate(batches[after:], after + 1):
-        log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
-
-
-def with_hole(*gone: int) -> tuple[SimDisk, PartitionLog, list[Batch]]:
-    disk, batches = SimDisk(random.Random(1)), chain(7)
-    log = open_log(disk)
-    for number, batch in enumerate(batches):
-        if number in (gone or (GONE,)):
-            assert log.concede(batch.last_index, batch.digest)
-        else:
-            log.append(batch)
-            flush(log)
-    commit(log, batches)
-    return disk, log, batches
-
-
-def digests(log: PartitionLog, after: int = 0) -> list[bytes]:
-    return [b.header.digest for b in log.read_committed(after_index=after, through_index=1 << 40, max_bytes=1 << 30)]
 
 
 def test_nothing_follows_what_is_missing_before_it_is_conceded() -> None:
@@ -285,6 +261,51 @@ def test_what_is_lost_beside_a_segment_that_was_removed_stays_lost(gone: int) ->
     tail = Tail(base.last_index, base.digest)
     assert check_log(disk, DIRECTORY, P, tail=tail, routes=[], carried=(), report=report) == before[0]
     assert [each.path for each in report.findings] == [str(DIRECTORY / "places")] * before[1]
+
+
+@pytest.mark.parametrize("gone", [(2,), (0,), (6,), (2, 3), (0, 1), (1, 4, 6), tuple(range(7))])
+def test_what_turned_up_is_there_after_a_start_though_places_were_not_saved_since(gone: tuple[int, ...]) -> None:
+    """It was lost again, and asked for, though it was on this disk; where the others had lost it, too, for good."""
+    disk, log, batches = excused_and_opened_again(*gone)
+    last = batches[-1]
+    base = LogBase(last.last_index, last.digest, 7)  # type: ignore[arg-type]
+    for number in gone:
+        assert log.append(batches[number])
+        flush(log)
+    log.close()
+    again = open_log(disk, base)
+    assert again.lost() == []
+    assert again.first_available_index == 1
+    for batch in batches:
+        assert again.holds(batch.last_index, batch.digest)
+        assert not again.is_hole(batch.last_index, batch.digest)
+    assert digests(again) == [each.digest for each in batches]
+    report = Report(DIRECTORY, "data")
+    check_log(disk, DIRECTORY, P, tail=Tail(last.last_index, last.digest), routes=[], carried=(), report=report)
+    assert not report.findings
+    again.save_places(last.last_index)()
+    again.close()
+    assert digests(open_log(disk, base)) == [each.digest for each in batches]
+
+
+def test_so_it_is_where_more_came_behind_it_and_its_segment_is_sealed() -> None:
+    disk, log, batches = excused_and_opened_again(GONE)
+    base = LogBase(batches[-1].last_index, batches[-1].digest, 7)  # type: ignore[arg-type]
+    more = chain(14)[7:]
+    for batch in [batches[GONE], *more]:
+        assert log.append(batch)
+        flush(log)
+    copy = log.find(batches[GONE].last_index, batches[GONE].digest)
+    assert copy is not None
+    log.close()
+    again = open_log(disk, base)
+    found = again.find(batches[GONE].last_index, batches[GONE].digest)
+    assert found is not None
+    assert (found.segment, found.offset, found.length) == (copy.segment, copy.offset, copy.length)
+    assert found.segment < max(again._names)
+    commit(again, [*batches, *more], after=7)
+    assert digests(again) == [each.digest for each in [*batches, *more]]
+    assert again._committed.newest_in(copy.segment) >= batches[GONE].last_index
 
 
 def test_segments_in_front_of_a_void_are_compacted_like_any() -> None:
