@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -49,12 +50,12 @@ def test_whoever_is_silent_is_not_waited_for_at_each_batch_that_is_lost(*, void:
     for number in range(0, COUNT, 2) if void else ():
         source.log.void(source.batches[number].last_index, source.batches[number].digest)
     began = loop.now
-    loop.run_until_complete(all_of_it())
+    with closing(loop):
+        loop.run_until_complete(all_of_it())
     assert told[0] - began < 60
     of_b = [kind for _, peer, kind, _ in wire.log if peer == "b"]
     assert len(of_b) <= (0 if void else 10)
     assert void or len(of_b) > 5, "he is asked again, but not each time"
-    loop.close()
 
 
 @pytest.mark.usefixtures("_quick")
