@@ -128,6 +128,7 @@ class Pipeline(Presence):
         self._touched: set[PartitionId] = set()
         self._unsynced: set[PartitionId] = set()
         """Partitions with committed batches that are not synced here yet: write-behind ones."""
+        self._told_paused: set[PartitionId] = set()
         self._unshown: set[PartitionId] = set()
         """Partitions with committed batches that their watermarks do not show: they are about to be applied."""
         self._settle_due = False

@@ -60,6 +60,8 @@ class Presence(ABC):
     _commit_callbacks: dict[PartitionId, Callbacks]
     _unsynced: set[PartitionId]
     _unshown: set[PartitionId]
+    _told_paused: set[PartitionId]
+    """Those of which whoever waits was told that they are paused: it may be shown as something else."""
     _touched: set[PartitionId]
 
     @abstractmethod
@@ -120,6 +122,7 @@ class Presence(ABC):
         self.voiding.ended(partition_id)
         self._unsynced.discard(partition_id)
         self._touched.discard(partition_id)
+        self._told_paused.discard(partition_id)
 
     def snapshot_completed(self, meta: SetMeta) -> None:
         """A set of its own is complete on this node."""
@@ -194,7 +197,10 @@ class Presence(ABC):
             state = "frozen"
         elif state == "running" and self.lagging.withdrawn(partition_id):
             state = "withdrawn"
-        if state == "paused" and worker.is_paused and self.watermarks.of(partition_id).state != state:
+        if state != "paused" or not worker.is_paused:
+            self._told_paused.discard(partition_id)
+        elif partition_id not in self._told_paused:
+            self._told_paused.add(partition_id)
             self.submitting.paused(partition_id)
         # A pause holds up what is applied alone, and so does a hole that is durable.
         if store.hole is not None or (state != "paused" and self.voiding.hole_of(partition_id) is not None):

@@ -13,6 +13,7 @@ from logboom.wire import Frame
 from partitions.log.batch import parse_header
 from partitions.log.log import PartitionLog
 from partitions.log.places import Rows
+from partitions.log.segment import BatchRef
 from raftlog.entries.parent_state import Tail
 from raftlog.entries.voids import Void
 
@@ -33,6 +34,8 @@ class LogFetch:
         """Of what came."""
         self._lost: dict[int, bytes] = {}
         """What nobody had of it: digests by last index."""
+        self._newest: BatchRef | None = None
+        """Of what was taken, what is synced last: not the end of it, where what was lost before has turned up."""
 
     @property
     def is_whole(self) -> bool:
@@ -57,19 +60,27 @@ class LogFetch:
             if header.partition_id != partition_id or header.first_index != self.after + 1:
                 raise ProtocolError(f"LOG_CHUNK of partition {partition_id}: not what was asked for")
             receive(raw, behind=self._lost.get(self.after, b""))
+            ref = self._store.find(header.last_index, header.digest)
+            if ref is not None and (self._newest is None or ref.order > self._newest.order):
+                self._newest = ref
             self._rows.append(header.last_index, global_index, header.digest)
             self.after = header.last_index
 
     def is_durable(self) -> bool:
         """All that was taken is. Raises CorruptData for what cannot be appended."""
-        digest = self._rows.last_digest
+        digest, newest = self._rows.last_digest, self._newest
         if self._store.is_durable(self.after, digest):
-            return True
+            return newest is None or self._is_synced(newest)
         if not self._store.holds(self.after, digest):
             raise CorruptData(
                 f"partition {self._store.partition_id}: what was fetched up to {self.after} does not chain"
             )
         return False
+
+    def _is_synced(self, ref: BatchRef) -> bool:
+        """Or gone since: damaged, or removed."""
+        last_index, digest = ref.last_index, ref.digest
+        return self._store.is_durable(last_index, digest) or self._store.find(last_index, digest) is None
 
     def goes_on(self, frame: Frame) -> bool:
         """Nobody has what follows: it is void since, or lost, or gone: the log begins behind it. Raises ProtocolError.

@@ -242,23 +242,23 @@ class SnapshotServing:
             if store is None:
                 raise IndexCompacted(f"partition {partition} is not here", first=0)
             durable = store.durable_index  # what is committed behind it may be on its way to the disk
-            last = min(through, durable)
-            lost = None
+            last, damaged = min(through, durable), False
             try:
                 rows = store.read_raw(after_index=after, through_index=last, max_bytes=CHUNK_BYTES)
             except (IndexCompacted, Voided):
                 rows = []
             except DamagedBatch:
-                lost = store.lost_behind(after)  # it may turn up in between
-                if lost is None:
+                if store.lost_behind(after) is None:
                     raise  # others may have it
-                rows = []
+                rows, damaged = [], True
             first, before, before_global = store.beginning
             void = store.void_behind(after) if not rows else None
-            lost = lost or (store.lost_behind(after) if not rows and void is None else None)
+            lost = store.lost_behind(after) if not rows and void is None else None
             if void is not None:
                 first, before, rows = PartitionLogIndex(void.last_index + 1), void.digest, []
                 before_global = void.global_index
+            elif damaged and lost is None:
+                raise Unavailable(f"partition {partition}: what follows {after} turns up here; ask again")
             elif lost is None and fetched and durable <= after < through:
                 raise Unavailable(f"partition {partition} is durable up to {durable} here")  # not: it is gone
             header = {

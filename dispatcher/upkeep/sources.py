@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from logboom.errors import IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
+from logboom.errors import CorruptData, IndexCompacted, LogboomError, ProtocolError, Unavailable, from_wire
 from logboom.types import NUMBER_MAX, GlobalLogIndex, NodeId
 from logboom.wire import Frame, Kind
 from ports.timers import wait
@@ -28,6 +28,8 @@ ROUNDS_MAX: Final = 30
 PAUSE_S: Final = 0.2
 SILENT_PAUSE_S: Final = 1.0
 """Between two times that nodes are asked that did not answer, before what no other has counts as gone."""
+SILENT_AGAIN_S: Final = 60.0
+"""Whoever was waited for in vain is asked for what others have lost no more often: there may be thousands of that."""
 
 
 class SetGone(LogboomError):
@@ -57,6 +59,8 @@ class Sources:
         """A set, and who gave all of a copy of it that was not what it should be: others are asked before them."""
         self._silent: set[NodeId] = set()
         """Whoever was waited for in vain, for the set under way."""
+        self._silent_at = 0.0
+        """When that was, last."""
 
     def begin(self, global_index: int, peer: NodeId) -> None:
         """The next one to be fetched, which ``peer`` has offered."""
@@ -102,10 +106,14 @@ class Sources:
         """Of whoever has what comes next; if nobody does, of who says that it is void, or goes on the soonest.
 
         Who does not answer may be the only one that has it: all are heard before it counts as gone, but those that
-        stay silent, who are waited for once while a set is fetched.
+        stay silent, who are waited for once while a set is fetched, and for what is lost asked once in a while.
         """
         found, began = await self._ask(Kind.LOG_FETCH, ask), asyncio.get_running_loop().time()
-        unheard = [] if batches_in(found) else [peer for peer in self._peers() if peer != self.first]
+        if batches_in(found) or "void" in found.header:
+            return found
+        unheard = [peer for peer in self._peers() if peer != self.first]
+        if "lost" in found.header and began < self._silent_at + SILENT_AGAIN_S:
+            unheard = [peer for peer in unheard if peer not in self._silent]
         for _ in range(ROUNDS_MAX):
             heard = set()
             for peer in unheard:
@@ -119,18 +127,17 @@ class Sources:
                 heard.add(peer)
                 if better:
                     found, self.first = other, peer
-                if batches_in(found):
+                if batches_in(found) or "void" in found.header:
                     return found
             self._silent -= heard
             unheard = [peer for peer in self._peers() if peer in unheard and peer not in heard]
-            if "void" in found.header:
-                return found
             late = asyncio.get_running_loop().time() - began > ROUNDS_MAX * SILENT_PAUSE_S
             if late or self._silent.issuperset(unheard):
                 break
             await wait(SILENT_PAUSE_S)
         if unheard:
             self._silent.update(unheard)
+            self._silent_at = asyncio.get_running_loop().time()
             log.warning("log_not_asked_of", partition=ask["partition"], after=ask["after"], nodes=sorted(unheard))
         return found
 
@@ -139,7 +146,10 @@ class Sources:
         return await self._ask(Kind.SNAPSHOT_FETCH, {"global_index": global_index, "file": name, "offset": offset})
 
     async def _ask(self, kind: Kind, header: dict[str, Any]) -> Frame:
-        """Of whoever answers. Raises SetGone when nobody has it, or why some do not give it."""
+        """Of whoever answers. Raises SetGone when nobody has it, or why some do not give it.
+
+        CorruptData that one of them has of the set is no more than that: what came of the others is as good as before.
+        """
         said: LogboomError | None = None
         for _ in range(ROUNDS_MAX):
             gone = 0
@@ -159,6 +169,8 @@ class Sources:
                 said = None
                 break
             await wait(PAUSE_S)
+        if isinstance(said, CorruptData) and kind is Kind.SNAPSHOT_FETCH:
+            raise Unavailable(said.message)
         if said is not None:
             raise said
         raise SetGone(f"nobody gives the snapshot at {header['global_index']} any more")

@@ -60,6 +60,7 @@ def backup(
             progress=progress,
         )
     said = {"directory": str(directory), **done._asdict()}
+    lost: dict[int, list[tuple[int, int]]] = {}
     for partition, first, last, nodes in said.pop("not_asked"):
         if nodes:
             said_by = ", ".join(f"{name} ({why})" for name, why in nodes.items())
@@ -68,10 +69,20 @@ def backup(
                 "node has them: they are not in the backup. Back up once more when all nodes answer"
             )
         else:
+            lost.setdefault(partition, []).append((first, last))
+    for partition, batches in lost.items():
+        which = ", ".join(f"{first} to {last}" for first, last in batches)
+        if node is not None:
             talk(
-                f"logboom: partition {partition}: its records {first} to {last} are lost on all nodes: they are not in "
+                f"logboom: partition {partition}: its records {which} are lost on {node}, and with --node no other is "
+                "asked: they are not in the backup. Back up once more without, for what others have of them"
+            )
+        else:
+            options = " ".join(f"--index {last}" for _, last in batches)
+            talk(
+                f"logboom: partition {partition}: its records {which} are lost on all nodes: they are not in "
                 "the backup, and what is restored of its log begins behind them, unless they turn up, or are declared "
-                f"void, before the next one (`logboom partitions void {partition} --index {last}`)"
+                f"void, before the next one (`logboom partitions void {partition} {options}`)"
             )
     print_one(said, output)
 

@@ -44,7 +44,7 @@ class NotAsked(NamedTuple):
     first_index: int
     last_index: int
     nodes: Mapping[str, str]
-    """That did not, and why; empty: it is lost on all of them, or so those said that know of it."""
+    """That did not, and why; empty: it is lost on all that were to be asked, or so those said that know of it."""
 
 
 class Done(NamedTuple):
@@ -291,7 +291,7 @@ class _Copy:
                 unheard = {} if piece.void else self._source.unheard
                 if unheard or piece.lost:
                     last_index = min(piece.first - 1, through)
-                    self._not_asked.append(NotAsked(archive.partition_id, after + 1, last_index, unheard))
+                    self._note(NotAsked(archive.partition_id, after + 1, last_index, unheard))
                 after, digest, rows, nbytes = piece.first - 1, piece.before, [], 0
                 gone = not piece.void and after >= through and self._source.most_heard
                 continue
@@ -314,6 +314,14 @@ class _Copy:
                 rows, nbytes = [], 0
         self._keep(archive, rows)
         return gone
+
+    def _note(self, found: NotAsked) -> None:
+        """Neighbours that the same nodes did not give are one; of what is lost on all each is named, to be void."""
+        last = self._not_asked[-1] if self._not_asked else found
+        follows = (last.partition, last.last_index + 1) == (found.partition, found.first_index)
+        if follows and found.nodes and last.nodes.keys() == found.nodes.keys():
+            found = found._replace(first_index=self._not_asked.pop().first_index)
+        self._not_asked.append(found)
 
     def _void(self, partition: PartitionId, voids: Mapping[int, Void], after: int, piece: LogPiece) -> Void | None:
         """What stands behind ``after``, if it was declared void. Raises InvalidRequest if that came after the set."""

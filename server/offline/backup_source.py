@@ -20,6 +20,8 @@ PIECE_S: Final = 10.0
 FAILURES_MAX: Final = 10
 """In a row, before the backup is given up, or what nobody else has of a log left out."""
 PAUSE_S: Final = 0.5
+SILENT_AGAIN_S: Final = 60.0
+"""Whoever was waited for in vain is asked for what others have lost no more often: there may be thousands of that."""
 
 
 class Standing(NamedTuple):
@@ -55,8 +57,10 @@ class Source:
         self.node = node or ""
         self._helpful = ""
         """Who had of a log what ``node`` did not."""
-        self._silent: set[str] = set()
-        """Whoever was waited for in vain."""
+        self._silent: dict[str, str] = {}
+        """Whoever was waited for in vain, and why."""
+        self._silent_at = 0.0
+        """When that was, last."""
         self.unheard: dict[str, str] = {}
         """Who did not say what he has of the last piece of a log, of which the others have nothing, and why."""
         self.most_heard = True
@@ -126,16 +130,22 @@ class Source:
             return read(global_index, partition, after=after, through=through, node=node, timeout=PIECE_S)
 
         found, self.unheard, self.most_heard = self.ask(global_index, call), {}, True
-        if not found.batches and self._wanted is None:
+        if not (found.batches or found.void or self._wanted):
             found = self._of_others(found, call, after)
         self._keep_pace(sum(len(raw) for _, raw in found.batches))
         return found
 
     def _of_others(self, found: LogPiece, call: Callable[[str], LogPiece], after: int) -> LogPiece:
-        """``found`` has nothing. All are heard before that counts, but those that stay silent, once in all."""
+        """``found`` has nothing, and is not void. All are heard before that counts, but silent ones only once in all.
+
+        For what is lost those are not even asked again for a while.
+        """
         members = set(self._client.members())
         unheard = sorted(members - {self.node}, key=lambda node: (node != self._helpful, node))
-        why: dict[str, str] = {}
+        why, passed_over = dict(self._silent), list[str]()
+        if found.lost and self._world.monotonic() < self._silent_at + SILENT_AGAIN_S:
+            passed_over = [node for node in unheard if node in self._silent]
+            unheard = [node for node in unheard if node not in self._silent]
         for attempt in range(FAILURES_MAX):
             if attempt:
                 self._world.sleep(PAUSE_S)
@@ -147,21 +157,20 @@ class Source:
                     why[node] = f"{error.code}: {error.message}"
                     continue
                 heard.add(node)
-                if other.batches:
+                if other.batches or other.void:  # a node that is behind does not know of that yet
                     self._helpful = node
                     return other
-                since = bool(other.void and found.lost)  # which a node that is behind does not know yet
-                if since or (other.first > after + 1 and not after + 1 < found.first <= other.first):
+                if other.first > after + 1 and not after + 1 < found.first <= other.first:
                     found = other
-            self._silent -= heard
+            self._silent = {node: said for node, said in self._silent.items() if node not in heard}
             unheard = [node for node in unheard if node not in heard]
-            if found.void:
-                return found
-            if self._silent.issuperset(unheard):
+            if self._silent.keys() >= set(unheard):
                 break
-        self._silent.update(unheard)
-        self.unheard = {node: why[node] for node in unheard}
-        self.most_heard = 2 * len(unheard) < len(members)
+        if unheard:
+            self._silent_at = self._world.monotonic()
+        self._silent.update((node, why[node]) for node in unheard)
+        self.unheard = {node: why[node] for node in sorted([*unheard, *passed_over])}
+        self.most_heard = 2 * len(self.unheard) < len(members)
         return found
 
     def _keep_pace(self, nbytes: int) -> None:

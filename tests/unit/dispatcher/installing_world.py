@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from chaos.sim.disk import SimDisk
-from dispatcher.upkeep.installing import Installing
+from dispatcher.upkeep.installing import InstallDue, Installing
 from dispatcher.upkeep.serving import SnapshotServing
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, RaftIndex, Term
@@ -218,3 +218,10 @@ def history(log: PartitionLog) -> list[tuple[bytes, int]]:
     after = log.first_available_index - 1
     found = log.read_committed(after_index=after, through_index=1 << 40, max_bytes=1 << 30)
     return [(each.header.digest, each.global_index) for each in found]
+
+
+async def given(source: Source, target: Target) -> None:
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert [type(error) for error in target.fatal] == [InstallDue]
+    assert target.ready == [G]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dispatcher.upkeep import installing, serving, sources
-from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import CorruptData
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
@@ -17,7 +16,7 @@ from partitions.log.batch import Batch
 from raftlog.entries.parent_state import Tail
 from server.offline.findings import Report
 from server.offline.logs import check_log
-from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, history
+from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, given, history
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, base_at, chain, commit, digests, flush, open_log
 
@@ -30,13 +29,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PAUSE_S", 0.001)
     monkeypatch.setattr(sources, "SILENT_PAUSE_S", 0.001)
     monkeypatch.setattr(installing, "DURABLE_POLL_S", 0.001)
-
-
-async def given(source: Source, target: Target) -> None:
-    source.serving.offer(NodeId("t"))
-    await target.ended()
-    assert [type(error) for error in target.fatal] == [InstallDue]
-    assert target.ready == [G]
 
 
 def committed(target: Target, batches: list[Batch], *, start: int) -> None:

@@ -106,6 +106,7 @@ class Behind(Slow):
         self.logs = self.rooms.logs
         self.stability = Stability(node_id=ME, members=[ME, OTHER, THIRD], partitions=[])
         self._touched, self._unsynced = set[PartitionId](), set[PartitionId]()
+        self._told_paused = set[PartitionId]()
         self._settle_soon = lambda: None
         nobody: Any = SimpleNamespace(ended=lambda *_: None, remove=lambda _: None, look_again=lambda _: None)
         self.snapshots = SimpleNamespace(taking=nobody)
@@ -278,7 +279,7 @@ class Heard(Presence):
         self.partitioning = cast(Any, SimpleNamespace(is_gone=lambda _: False))
         self.watermarks, self.barriers = desk.watermarks, desk.barriers
         self.stability = Stability(node_id=NodeId("n1"), members=[NodeId("n1"), NodeId("n2")], partitions=[])
-        self._unsynced, self._touched = {P}, {P}
+        self._unsynced, self._touched, self._told_paused = {P}, {P}, {P}
         section = SimpleNamespace(partition_id=P, applied_index=7)
         self.snapshot_shown(cast(Any, SimpleNamespace(partitions=[section], global_index=9)))
         self.stability.early(NodeId("n2"), P, 7)
@@ -286,7 +287,7 @@ class Heard(Presence):
     @property
     def known(self) -> list[Any]:
         heard = (self.watermarks._snapshot, self.barriers._snapshotted, self.stability._early)
-        return [each for each in (*heard, self._unsynced, self._touched) if P in each]
+        return [each for each in (*heard, self._unsynced, self._touched, self._told_paused) if P in each]
 
     def _progress_of(self, _: PartitionId) -> Any: ...
 
@@ -297,7 +298,7 @@ def test_one_that_is_destroyed_before_it_was_open_leaves_nothing_behind() -> Non
     node, heard = Slow(), Heard()
     node.forgotten = heard.forgotten  # type: ignore[method-assign]
     node.left = True
-    assert len(heard.known) == 5
+    assert len(heard.known) == 6
     node.created()
     assert node.partitioning.opening.may_have_state(P)
     node.destroyed()

@@ -63,6 +63,7 @@ def test_one_that_is_lost_as_well_is_shown_as_what_holds_up_more(*, hole: bool, 
     _, answers = desk.wait(5, [A], Level.DURABLE)
     pipeline = SimpleNamespace(
         _unshown=set(),
+        _told_paused=set(),
         logs={A: SimpleNamespace(hole=object() if hole else None, committed_index=5, durable_index=2)},
         workers={A: SimpleNamespace(is_paused=True, idle=False)},
         rebuilding=SimpleNamespace(
@@ -76,6 +77,12 @@ def test_one_that_is_lost_as_well_is_shown_as_what_holds_up_more(*, hole: bool, 
     assert desk.watermarks.of(A).state == shown
     assert [getattr(answer, "blocked", None) for answer in answers] == ([[[A, "lost"]]] if hole else [])
     assert told == [A], "who waits for what is applied is told of the pause"
+    Presence._publish(cast("Presence", pipeline), A)
+    assert told == [A], "once: whoever comes later is refused at once"
+    for is_paused in (False, True):
+        pipeline.workers[A].is_paused = is_paused
+        Presence._publish(cast("Presence", pipeline), A)
+    assert told == [A, A]
 
 
 def apply(dedupe: Dedupe, *sequences: int, epoch: int = 0) -> None:

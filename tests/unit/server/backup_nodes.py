@@ -79,7 +79,8 @@ class Nodes:
             rows = []
         void = log.void_behind(after) if not rows else None
         if void is not None:
-            return LogPiece([], PartitionLogIndex(void.last_index + 1), void.digest, void.last_index)
+            first = PartitionLogIndex(void.last_index + 1)
+            return LogPiece([], first, void.digest, void.last_index, void.global_index)
         lost = log.lost_behind(after) if not rows else None
         if lost is not None:
             header = {"rows": [], "first": 1, "before": b"", "lost": list(lost)}

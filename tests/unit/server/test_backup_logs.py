@@ -97,7 +97,7 @@ class TestWhoDoesNotAnswer:
 
     def test_is_said_and_what_is_missing_for_that(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         silent = {"n2": "unavailable: it is down", "n3": "corrupt_data: a batch is damaged"}
-        missing = [backup_module.NotAsked(3, 1, 899, silent), backup_module.NotAsked(4, 7, 8, {})]
+        missing = [backup_module.NotAsked(*each) for each in ((3, 1, 899, silent), (4, 7, 8, {}), (4, 9, 9, {}))]
         done = backup_module.Done(7, "n1", 0, 0, 0, 1, missing)
         monkeypatch.setattr(backup_module, "backup", lambda *_, **__: done)
         result = CliRunner().invoke(cli, ["backup", str(tmp_path), "--endpoints", "127.0.0.1:1", "-o", "json"])
@@ -106,8 +106,8 @@ class TestWhoDoesNotAnswer:
             "partition 3: n2 (unavailable: it is down), n3 (corrupt_data: a batch is damaged) did not give its records "
             "1 to 899, and no other node has them"
         ) in result.stderr
-        assert "partition 4: its records 7 to 8 are lost on all nodes" in result.stderr
-        assert "`logboom partitions void 4 --index 8`" in result.stderr
+        assert "partition 4: its records 7 to 8, 9 to 9 are lost on all nodes" in result.stderr
+        assert "`logboom partitions void 4 --index 8 --index 9`" in result.stderr
 
     def test_may_have_a_log_of_which_most_have_nothing(self, whole: Source, tmp_path: Path) -> None:
         """Where one never came back there was no backup any more. The next one gets it."""
