@@ -174,7 +174,8 @@ def begun_by_one(directory: Path, added: int, *, restored: bool = False) -> Iter
 
     ``restored``: in another history than the one that anybody begins by himself.
     """
-    with LocalCluster(nodes=1, partitions=1, settings=SMALL, directory=directory) as cluster, ExitStack() as ends:
+    settings = {**SMALL, "node.log_level": "debug"}  # it tells of calls that nobody answers
+    with LocalCluster(nodes=1, partitions=1, settings=settings, directory=directory) as cluster, ExitStack() as ends:
         with cluster.client(timeout=30) as first:
             first.submit(0, [Add(b"n", 1)])
         if restored:
@@ -189,6 +190,11 @@ def begun_by_one(directory: Path, added: int, *, restored: bool = False) -> Iter
         boom.submit(0, [Add(b"n", 1)])
         boom.barrier(boom.last_seen, scope="all")
         yield cluster, boom
+
+
+def in_vain(cluster: LocalCluster, node: str) -> int:
+    """So often it has called the one that began the cluster, and nobody answered."""
+    return sum(row["peer"] == "n1" for row in said(cluster, node, "dial_failed"))
 
 
 def test_the_one_that_began_the_cluster_begins_no_second_one_without_its_disk(tmp_path: Path) -> None:
@@ -245,6 +251,9 @@ def test_where_it_has_begun_a_second_one_before_it_was_called_it_ends_for_good(
         cluster.start_node("n1")
         wait_for(lambda: not cluster.alive("n1"))
         assert "led alone" in cluster.log("n1").read_text()
+        calls = {node: in_vain(cluster, node) for node in others}
+        # By then they know that whoever was refused is gone, and call whoever comes next as soon as he is there.
+        wait_for(lambda: all(in_vain(cluster, node) > before + 1 for node, before in calls.items()))
         shutil.rmtree(cluster.data_dirs["n1"])
         cluster.log("n1").unlink()  # what a start says that is refused is no row
         cluster.start_node("n1")
