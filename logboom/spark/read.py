@@ -201,7 +201,7 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
                 if progress.done():
                     return
         except _BeginsLater:
-            begins_later, refused = True, begun_anew and not progress.from_first
+            begins_later, refused = True, refused or (begun_anew and not progress.from_first)
         except Voided:  # not a failure to be tried again
             raise
         except PartitionDestroyed as error:

@@ -206,6 +206,15 @@ def test_what_one_node_has_that_is_behind_in_another_log_is_not_lost(three, go_o
     assert "are gone" not in caplog.text
 
 
+def test_one_that_is_behind_and_has_removed_what_nobody_wants_is_read_from_where_it_begins(three):
+    """By index it refused each time: nothing came until the deadline, though it had what was wanted next."""
+    held = {"n1": {0: (2, 3, 9)}, "n2": {0: (2, 3, 9)}, "n3": {1: (1, 0, 0)}}
+    found = three([LATER], [LATER], [A, B, C], **held)
+    assert offsets(merged(found, BOTH, 1, 9)) == [1, 2, 1, 2, 3]
+    assert found.client.asked == [1, 1, 0]
+    assert scanned(found) == [None, "n:3", "n:3"]
+
+
 def test_lost_is_what_all_have_removed_wherever_it_is_least(three, caplog):
     held = {"n1": {0: (3, 5, 9), 1: (2, 5, 9)}, "n2": {0: (2, 3, 9), 1: (1, 0, 0)}, "n3": {0: (3, 5, 9), 1: (2, 5, 9)}}
     with pytest.raises(IndexCompacted, match="partition 0: offset 1 is gone, 2 is the first"):

@@ -211,6 +211,22 @@ def test_a_destroyed_partition_is_an_error_or_left_out(ends, caplog):
     assert reader(failOnDataLoss="false").latestOffset(following, ReadAllAvailable()) == following
 
 
+def test_of_one_that_is_gone_a_stream_of_a_named_node_asks_no_leader(ends, monkeypatch):
+    """It asked at each trigger, of what it has no use for: while nobody led the query failed."""
+
+    def nobody_leads(session):
+        raise Unavailable("nobody leads")
+
+    found = reader(partitions="0,3", node="n3", failOnDataLoss="false")
+    start = found.initialOffset()
+    del ends[3]
+    gone = found.latestOffset(start, ReadAllAvailable())
+    assert gone["next"] == {"0": 101}
+    monkeypatch.setattr(stream, "living", nobody_leads)
+    ends[0] = 150
+    assert found.latestOffset(gone, ReadAllAvailable())["next"] == {"0": 151}
+
+
 def test_a_partition_that_is_not_asked_for_is_left_out_and_goes_on_where_it_was_when_it_is_again(ends):
     end = reader().latestOffset(reader().initialOffset(), ReadAllAvailable())
     ends.update({0: 150, 3: 250})
