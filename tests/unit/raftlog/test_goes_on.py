@@ -64,13 +64,12 @@ class Link:
         pass
 
 
-async def test_who_could_not_be_called_for_an_unheard_of_reason_is_called_again() -> None:
-    """The task that calls ended, and nobody looked at it: that member was never called again."""
-    network, now = Network(), asyncio.get_running_loop().time
+def calls_of(links: dict[NodeId, Any], network: object) -> Dialling:
+    now = asyncio.get_running_loop().time
     seldom = Seldom(now)
-    dialling = Dialling(
+    return Dialling(
         node_id=NodeId("n1"),
-        links={},
+        links=links,
         link_to=lambda _: cast("Any", Link()),
         refusals=Refusals(now, seldom),
         seldom=seldom,
@@ -80,6 +79,12 @@ async def test_who_could_not_be_called_for_an_unheard_of_reason_is_called_again(
         limits=cast("Any", SimpleNamespace(handshake_s=1.0)),
         tls=None,
     )
+
+
+async def test_who_could_not_be_called_for_an_unheard_of_reason_is_called_again() -> None:
+    """The task that calls ended, and nobody looked at it: that member was never called again."""
+    network = Network()
+    dialling = calls_of({}, network)
     with capture_logs() as lines:
         dialling.begin({NodeId("n2"): "there:1"})
         async with asyncio.timeout(10):
@@ -117,20 +122,9 @@ class Certificates:
 
 async def test_that_a_certificate_is_no_good_is_said_once_each_time_that_it_comes_to_be_so() -> None:
     """Where it had been said before, of a link that came up since, nothing told why that was gone."""
-    links, now = dict[NodeId, Any](), asyncio.get_running_loop().time
-    network, seldom = Certificates(links), Seldom(now)
-    dialling = Dialling(
-        node_id=NodeId("n1"),
-        links=links,
-        link_to=lambda _: cast("Any", Link()),
-        refusals=Refusals(now, seldom),
-        seldom=seldom,
-        network=cast("Any", network),
-        clock=cast("Any", SimpleNamespace(monotonic=now)),
-        rng=random.Random(1),
-        limits=cast("Any", SimpleNamespace(handshake_s=1.0)),
-        tls=None,
-    )
+    links = dict[NodeId, Any]()
+    network = Certificates(links)
+    dialling = calls_of(links, network)
     with capture_logs() as lines:
         dialling.begin({N2: "there:1"})
         async with asyncio.timeout(10):
