@@ -210,7 +210,7 @@ def test_states_that_differ_are_found_with_the_next_snapshot(tmp_path: Path) -> 
         wait_for(lambda: all(len(client.snapshots(node=node)["sets"]) == 1 for node in cluster.nodes))
         assert problems(client.status_all()) == []
         created = client.create_partition(state_machine="alone")
-        client.submit(created, Record(b"x"), wait="applied")
+        client.barrier(client.submit(created, Record(b"x")), scope="all")  # open on all nodes: else there is no set
         client.create_snapshot()
         pairs = ("n1 and n2", "n1 and n3", "n2 and n3")
         wait_for(lambda: len(problems(client.status_all())) == 3)
