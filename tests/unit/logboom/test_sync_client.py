@@ -17,10 +17,10 @@ import pytest
 
 from logboom import Client, Put, SyncClient, background
 from logboom.client.log_batches import Descriptor
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded, Voided
 from logboom.wire import Kind
 from tests.unit.logboom.command_line import PATIENCE_S, ROOT, until
-from tests.unit.logboom.fake_server import FakeNode, entries, records, silent
+from tests.unit.logboom.fake_server import FakeNode, entries, fails, records, silent
 
 
 @contextmanager
@@ -204,6 +204,68 @@ def test_a_callback_that_would_wait_for_itself_is_told_so(node: FakeNode) -> Non
             assert isinstance(error, InvalidRequest)
             assert "on the client's own thread" in str(error)
         assert boom.submit(0, Put(b"a", b"")).count == 1
+
+
+@pytest.mark.parametrize("ends", [SystemExit(7), KeyboardInterrupt()])
+def test_a_callback_that_ends_the_process_ends_nothing_but_its_own_call(
+    node: FakeNode, caplog: pytest.LogCaptureFixture, ends: BaseException
+) -> None:
+    """It ended the client's thread: whoever waited did so for ever, and ``close`` too."""
+
+    def select(_: Descriptor) -> Any:
+        raise ends
+
+    def on_void(_: Any) -> None:
+        raise ends
+
+    def work() -> None:
+        for call in (
+            lambda: boom.fetch([Descriptor(0, 1, 1)], select),
+            lambda: next(boom.tail(0, on_void=on_void)),
+            lambda: told.append(boom.submit(0, Put(b"a", b"")).count),
+        ):
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - which one is the question
+                told.append(error)
+        boom.close()
+
+    node.answers[Kind.TAIL] = fails(Voided("lost", partition_id=0, first=1, next=2, global_index=1))
+    boom, told = SyncClient(node.address), list[Any]()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), told
+    assert told == [ends, ends, 1]
+    assert not caplog.records
+
+
+def test_what_ends_the_process_in_the_turn_in_which_the_client_is_closed_keeps_nobody(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop forgets then that it was stopped."""
+    end = background._end
+
+    async def last(client: Client) -> None:
+        await end(client)
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+
+        def go() -> None:
+            over.set_result(None)
+            loop.call_soon(sys.exit, 7)  # right behind the one that stops the loop
+
+        loop.call_soon(go)
+        await over
+
+    monkeypatch.setattr(background, "_end", last)
+    boom = SyncClient(node.address)
+    boom.partitions()
+    closing = threading.Thread(target=boom.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert [str(record.exc_info and record.exc_info[1]) for record in caplog.records] == ["7"], "it was in no call"
 
 
 def test_leaving_an_iterator_early_frees_it_at_the_node(node: FakeNode) -> None:
