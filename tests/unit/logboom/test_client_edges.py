@@ -113,6 +113,31 @@ class TestRecords:
                     await call()
             assert not node.of(Kind.SUBMIT)
 
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            lambda: zip(["source"], [b"web"], strict=True),
+            lambda: ((name, b"web") for name in ("source",)),
+            lambda: [iter(("source", b"web"))],
+        ],
+    )
+    async def test_headers_that_can_be_read_once_are_refused(self, headers: Any) -> None:
+        """Whoever looked whether they are pairs had used them up: the record was stored without."""
+        async with cluster() as [node], Client(node.address) as boom:
+            for call in (
+                lambda bad: boom.submit(0, bad),
+                lambda bad: boom.submit(0, [bad, bad]),
+                lambda bad: boom.submit_many({0: [bad], 1: [bad]}),
+                lambda bad: boom.submit_by_key([bad]),
+                lambda bad: boom.sender(0).send(bad),
+            ):
+                with pytest.raises(InvalidRequest, match="pairs of text and bytes"):
+                    await call(Record(b"v", b"k", headers()))
+            assert not node.of(Kind.SUBMIT)
+            for good in ([["source", b"web"]], {"source": b"web"}.items()):
+                await boom.submit(0, Record(b"v", b"k", good))  # type: ignore[arg-type]
+                assert b"source" in bytes(node.of(Kind.SUBMIT)[-1].body)
+
     @pytest.mark.parametrize("more", [{"dense": True}, {"epoch": 9}, {"sequence": 4}])
     async def test_numbering_of_ones_own_wants_a_name_of_ones_own(self, more: dict[str, Any]) -> None:
         """It was ignored: no gap was found, nobody was fenced off."""
