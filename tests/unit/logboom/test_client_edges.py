@@ -15,6 +15,7 @@ from logboom.client.cluster import CONNECT_S
 from logboom.client.log_batches import LogBatch
 from logboom.errors import (
     DeadlineExceeded,
+    IndexCompacted,
     InvalidRequest,
     LogboomError,
     NoSuchPartition,
@@ -223,6 +224,23 @@ class TestStreams:
         async with cluster() as [node], Client(node.address) as boom:
             with pytest.raises(InvalidRequest, match="credit"):
                 await anext(boom.tail(0, credit=credit))
+
+    @pytest.mark.parametrize("given", ["raise", "Error", "", None, True, ["first"]])
+    async def test_what_is_to_be_done_about_records_that_are_gone_is_one_of_two(self, given: Any) -> None:
+        """Whatever was not ``error`` passed over them without a word."""
+        async with cluster() as [node], Client(node.address) as boom:
+            node.features = ["log_scan"]
+            for kind in (Kind.TAIL, Kind.LOG_SCAN):
+                node.answers[kind] = lambda s, f: s.fail(f, IndexCompacted("gone", first=5))
+            for feed in (
+                lambda how: boom.tail(0, start=1, on_compacted=how),
+                lambda how: boom.tail_metadata(0, start=1, on_compacted=how),
+                lambda how: boom.scan_log([0], start_global=1, on_compacted=how),
+            ):
+                with pytest.raises(InvalidRequest, match="on_compacted must be error or first"):
+                    await anext(feed(given))  # type: ignore[arg-type]
+                with pytest.raises(IndexCompacted):
+                    await anext(feed("error"))  # type: ignore[arg-type]
 
     async def test_a_node_is_named(self) -> None:
         async with cluster() as [node], Client(node.address) as boom:
