@@ -428,7 +428,6 @@ class Cluster(Lookout):
     async def close(self) -> None:
         """Close every connection."""
         self.closed = True
-        self._left.detach()
         await asyncio.sleep(0)  # one that has not begun could not say why it ends
         opening = list(self._opening.values())
         for task in opening:
@@ -441,6 +440,7 @@ class Cluster(Lookout):
         for connection in connections:
             connection.abort()  # whoever does not take our last bytes is not waited for
         await asyncio.sleep(0)
+        self._left.detach()  # last: whoever closes may be cancelled, and not close again
 
 
 def _leave(made: weakref.WeakValueDictionary[int, NodeConnection], pid: int) -> None:
