@@ -42,6 +42,7 @@ class Background:
         self._ending: set[asyncio.Task[None]] = set()
         self._calls: set[_Call] = set()
         self._closing: asyncio.Task[None] | None = None
+        self._stopped = False
         self._closers = deque[threading.Lock]()
         """Released when all is over: threads that wait for that."""
         self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
@@ -50,18 +51,37 @@ class Background:
         self.thread.start()
 
     def _run(self) -> None:
-        self.loop.run_forever()
-        self.loop.close()
         try:
-            for waiting in list(self._calls):  # it came too late for the loop
-                waiting.fail(closed_error())
-            with self._lock:
-                lines, self._lines = list(self._lines), weakref.WeakSet()
-            for line in lines:
-                line.over()
+            while not self._is_over():
+                pass
         finally:
-            for closer in list(self._closers):
-                closer.release()
+            self.loop.close()
+            try:
+                for waiting in list(self._calls):  # it came too late for the loop
+                    waiting.fail(closed_error())
+                with self._lock:
+                    lines, self._lines = list(self._lines), weakref.WeakSet()
+                for line in lines:
+                    line.over()
+            finally:
+                for closer in list(self._closers):
+                    closer.release()
+
+    def _is_over(self) -> bool:
+        """Run the loop until it is stopped, or until a callback asks to end the process, which is not for it to do.
+
+        Whoever made the call in which that was (``select``, ``on_void``) has it raised; all others go on.
+        """
+        try:
+            self.loop.run_forever()
+        except (KeyboardInterrupt, SystemExit) as error:
+            if not any(waiting.ended_with(error) for waiting in list(self._calls)):
+                story = {"message": "raised on the client's own thread, in no call of anybody's", "exception": error}
+                self.loop.call_exception_handler(story)
+            if self._stopped:  # in the same turn, which the loop has forgotten
+                self.loop.stop()
+            return False
+        return True
 
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Begin a request; its result or error comes through the future. Raises InvalidRequest when closed."""
@@ -204,6 +224,7 @@ class Background:
         try:
             await _end(self.client)
         finally:
+            self._stopped = True
             self.loop.stop()
 
 
@@ -251,6 +272,11 @@ class _Call:
             self._end()
         else:
             self.fail(error)
+
+    def ended_with(self, error: BaseException) -> bool:
+        """Whoever waits is about to be told of it."""
+        task = self._task
+        return task is not None and task.done() and not task.cancelled() and task.exception() is error
 
     def fail(self, error: BaseException) -> None:
         """It ends so, unless it has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -32,13 +32,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def _blocking(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]], *, takes: bool = True
 ) -> Callable[Concatenate[SyncClient, P], T]:
-    """The same method, with its signature and documentation, that waits for the result."""
+    """The same method, with its signature and documentation, that waits for the result. ``takes``: see ``_with``."""
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._start().run(lambda client: method(client, *args, **kwargs))
+        running = self._start()
+        return running.run(_with(method, *args, **kwargs) if takes else lambda client: method(client, *args, **kwargs))
 
     return call
 
@@ -50,9 +51,30 @@ def _iterating(
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
-        return self._iterate(lambda client: method(client, *args, **kwargs))
+        running = self._start()
+        yield from running.iterate(_with(method, *args, **kwargs))
 
     return call
+
+
+def _with(method: Callable[Concatenate[Client, P], T], *args: P.args, **kwargs: P.kwargs) -> Callable[[Client], T]:
+    """With what was given; generators are run here, by whoever calls.
+
+    On the client's own thread they would keep all other calls, for ever if they wait for what one of those gives.
+    """
+    rows: Any = list(map(_taken, args))
+    named: Any = {name: _taken(each) for name, each in kwargs.items()}
+    return lambda client: method(client, *rows, **named)
+
+
+def _taken(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return {key: _listed(each) for key, each in given.items()}
+    return _listed(given)
+
+
+def _listed(given: Any) -> Any:
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, Sequence | Mapping) else given
 
 
 def _as_made(_: Callable[P, Client]) -> Callable[[Callable[..., None]], Callable[Concatenate[SyncClient, P], None]]:
@@ -64,7 +86,8 @@ class SyncClient(Unportable):
     """See ``Client`` for arguments and errors. Safe to use from several threads, and after a fork.
 
     A forked child is another producer, whatever ``producer_id`` says: its numbering begins at 0, too.
-    Callbacks (``select``, ``on_void``) run on its own thread; calls in there are refused.
+    Callbacks (``select``, ``on_void``) run on its own thread; calls in there are refused. What gives commands, keys or
+    partitions one after the other (a generator) runs on the thread of whoever calls, before anything is asked.
     One that nobody refers to any more is closed.
     """
 
@@ -107,9 +130,6 @@ class SyncClient(Unportable):
         if self._pid:  # what a child sends under the parent's numbers counts as sent before
             self._kwargs = {**self._kwargs, "producer_id": None, "rng": None}
         self._pid = os.getpid()  # last: whoever sees it goes on
-
-    def _iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Generator[T, None, None]:
-        yield from self._start().iterate(call)
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +206,7 @@ class SyncClient(Unportable):
     key_partitions = _blocking(Client.key_partitions)
     state_machines = _blocking(Client.state_machines)
     members = _blocking(Client.members)
-    submit = _blocking(Client.submit)
+    submit = _blocking(Client.submit, takes=False)  # it refuses what has no length
 
     def sender(
         self,
@@ -204,7 +224,7 @@ class SyncClient(Unportable):
 
     submit_many = _blocking(Client.submit_many)
     submit_by_key = _blocking(Client.submit_by_key)
-    submit_block = _blocking(Client.submit_block)
+    submit_block = _blocking(Client.submit_block, takes=False)  # its ``line`` may be anything that has a hash
     submit_blocks = _blocking(Client.submit_blocks)
     delete_prefix = _blocking(Client.delete_prefix)
     barrier = _blocking(Client.barrier)

@@ -119,7 +119,7 @@ class _Line:
                 sent = self._sender.send(record)
             except Exception as error:  # noqa: BLE001 - whoever waits is told, and those behind it have their turn
                 self._ended(size)
-                _settle(answer, error)
+                self._settle(answer, error)
             else:
                 sent.add_done_callback(partial(self._done, answer, size))
 
@@ -131,9 +131,9 @@ class _Line:
     def _done(self, answer: Future[Receipt], size: int, sent: asyncio.Future[Receipt]) -> None:
         self._ended(size)
         if sent.cancelled():  # with the loop
-            _settle(answer, closed_error(outcome="unknown"))
+            self._settle(answer, closed_error(outcome="unknown"))
         else:
-            _settle(answer, sent.exception() or sent.result())
+            self._settle(answer, sent.exception() or sent.result())
 
     def _ended(self, size: int) -> None:
         with self._lock:
@@ -144,13 +144,17 @@ class _Line:
         """The loop has ended: what has not begun on it never will."""
         for _, answer, size in self._take_new():
             self._ended(size)
-            _settle(answer, closed_error())
+            self._settle(answer, closed_error())
 
-
-def _settle(answer: Future[Receipt], outcome: Receipt | BaseException) -> None:
-    if not answer.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, BaseException):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
+    def _settle(self, answer: Future[Receipt], outcome: Receipt | BaseException) -> None:
+        """Calls its callbacks. One that asks to end the process asks nobody who could: those behind have their turn."""
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            if isinstance(outcome, BaseException):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+        except BaseException as error:  # noqa: BLE001 - of a callback; Exceptions the future has logged itself
+            story = {"message": "a callback of what a sender gave raised it", "exception": error}
+            self.running.loop.call_exception_handler(story)

@@ -48,9 +48,9 @@ from ports.seldom import Seldom
 
 log = structlog.get_logger(__name__)
 
-FEATURES: Final = ("ack", "log_scan", "keys_in_body", KV_TXN, PARTITION_SETTINGS)
+FEATURES: Final = ("ack", "log_scan", "keys_in_body", KV_TXN, PARTITION_SETTINGS, "partitions_at")
 """What clients may ask for beyond the first release: a submit that does not say what to wait for; LOG_SCAN; a GET of
-more keys than its header has room for."""
+more keys than its header has room for; which partitions there are as of an index."""
 EFFECTIVE: Final = (Kind.SUBMITTED, Kind.ADMIN_REPLY)
 """Answers to what has been done already."""
 EXPIRE_S: Final = 0.02

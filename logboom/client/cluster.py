@@ -31,7 +31,7 @@ from logboom.types import Token, is_address, lineage_shown
 from logboom.wire import Kind
 
 T = TypeVar("T")
-
+There = frozenset[int] | None  # which partitions there are, as whoever leads has said it; None: he was not asked
 
 CONNECT_S: Final = 2.0
 """TCP, TLS and WELCOME of one node."""
@@ -355,9 +355,9 @@ class Cluster(Lookout):
         ``attempts``: it was one of these.
         """
         attempts = attempts or Attempts(self, deadline=deadline, writes=writes)
-        refreshed = False
+        there: There = None
         if isinstance(failed, NoSuchPartition):
-            failed, refreshed = await self.unknown(failed, refreshed=False, deadline=deadline)
+            failed, there = await self.unknown(failed, there=None, deadline=deadline)
         while True:
             if failed is not None and (pause := attempts.failed(failed)):
                 await asyncio.sleep(pause)
@@ -372,7 +372,7 @@ class Cluster(Lookout):
             except LogboomError as error:
                 failed = error
                 if isinstance(error, NoSuchPartition):
-                    failed, refreshed = await self.unknown(error, refreshed=refreshed, deadline=deadline)
+                    failed, there = await self.unknown(error, there=there, deadline=deadline)
 
     async def meet(self, *, deadline: float) -> None:
         """Have a node say, once, what this cluster is. Raises what ``any`` raises, when the deadline has passed."""
@@ -401,33 +401,33 @@ class Cluster(Lookout):
                 expected=self.lineage,
             )
 
-    async def unknown(self, error: NoSuchPartition, *, refreshed: bool, deadline: float) -> tuple[LogboomError, bool]:
+    async def unknown(self, error: NoSuchPartition, *, there: There, deadline: float) -> tuple[LogboomError, There]:
         """What to make of it: a node may not have heard yet of a partition that was just created. Who leads has.
 
-        And whether whoever leads has said so: then he need not be asked again (``refreshed``).
+        And what he has said: he is asked once, and others may have us forget it, or learn what is older.
         """
 
         async def ask(node: NodeConnection) -> None:
             await self.refresh_partitions(node, linearizable=True)
 
         if isinstance(error, PartitionDestroyed):
-            return error, refreshed
-        if not refreshed:
+            return error, there
+        if there is None:
             try:
                 await self.retry(self.leader, ask, deadline=min(deadline, self.now + CONNECT_S))
             except LogboomError as why:
                 if not why.retryable and not isinstance(why, DeadlineExceeded):
-                    return error, False
+                    return error, None
                 story = f"{error.message}, as one node says; nobody who leads could be asked: {why.message}"
-                return Unavailable(story, retry_after=BACKOFF_MIN_S), False
-        if error.fields.get("partition_id") not in [row[0] for row in self.partitions]:
-            return error, True
-        return Unavailable(error.message, retry_after=BACKOFF_MIN_S), True
+                return Unavailable(story, retry_after=BACKOFF_MIN_S), None
+            there = frozenset(row[0] for row in self.partitions)
+        if error.fields.get("partition_id") not in there:
+            return error, there
+        return Unavailable(error.message, retry_after=BACKOFF_MIN_S), there
 
     async def close(self) -> None:
         """Close every connection."""
         self.closed = True
-        self._left.detach()
         await asyncio.sleep(0)  # one that has not begun could not say why it ends
         opening = list(self._opening.values())
         for task in opening:
@@ -440,6 +440,7 @@ class Cluster(Lookout):
         for connection in connections:
             connection.abort()  # whoever does not take our last bytes is not waited for
         await asyncio.sleep(0)
+        self._left.detach()  # last: whoever closes may be cancelled, and not close again
 
 
 def _leave(made: weakref.WeakValueDictionary[int, NodeConnection], pid: int) -> None:

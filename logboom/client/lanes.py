@@ -47,6 +47,7 @@ RECORD: Final = attrgetter("record")
 DEADLINE: Final = attrgetter("deadline")
 ADMISSION_WAIT: Final = attrgetter("admission_wait")
 CLOSED: Final = "the client was closed before an answer came"
+CANCELLED: Final = "the client's task that was to deliver it was cancelled"
 
 
 class Carrier(Protocol):
@@ -85,7 +86,7 @@ class Carrier(Protocol):
     ) -> Receipts:
         """Send until it is answered; ``failed``: what became of a first attempt. ``leaves``: see ``Submitter``."""
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine that belongs to the client."""
 
 
@@ -256,7 +257,7 @@ class Lane:
             return
         if batch.take_back is None:
             self._in_front = batch
-            self._carrier.start(self._deliver(batch, None))
+            self._go_on(batch, None)
 
     def _leaves(self, batch: _Batch) -> None:
         if self._in_front is batch:
@@ -266,7 +267,7 @@ class Lane:
     def _answered(self, batch: _Batch, answer: Frame | LogboomError) -> None:
         batch.take_back = None
         if isinstance(answer, LogboomError) and not self._carrier.closed:
-            self._carrier.start(self._deliver(batch, answer))
+            self._go_on(batch, answer)
             return
         try:
             if isinstance(answer, LogboomError):
@@ -277,6 +278,16 @@ class Lane:
             self._broke(batch, error)
             self._loop.call_exception_handler({"message": "an answer that is none", "exception": error})
         else:
+            self._ended(batch)
+
+    def _go_on(self, batch: _Batch, failed: LogboomError | None) -> None:
+        task = self._carrier.start(self._deliver(batch, failed))
+        task.add_done_callback(partial(self._given_up, batch, failed))
+
+    def _given_up(self, batch: _Batch, failed: LogboomError | None, _: object) -> None:
+        """Unless it has begun: then it has ended. Somebody has cancelled the task before that."""
+        if batch in self._in_flight:
+            _fail(batch.singles, Unavailable(CANCELLED) if failed is None else UnknownOutcome(CANCELLED))
             self._ended(batch)
 
     async def _deliver(self, batch: _Batch, failed: LogboomError | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from logboom.client.attempts import seconds
 from logboom.client.log_batches import Descriptor, LogBatch, LogMetadata
@@ -68,6 +68,7 @@ class LogReading:
         """
         if type(credit) is not int or credit < 1:
             raise InvalidRequest(f"credit is a number of bytes above 0, not {credit!r}")
+        _check_compacted(on_compacted)
         fields = _feed_fields(follow=follow, level=level, key_prefix=key_prefix, header=header, cold=cold)
         fields |= {"records_max": batch_records, "bytes_max": batch_bytes}
         where = Start.of(start, start_global, start_time)
@@ -99,6 +100,7 @@ class LogReading:
         node: str | None = None,
     ) -> AsyncGenerator[LogMetadata, None]:
         """As ``tail``, without the data: keys, headers, sizes, and descriptors for ``fetch``."""
+        _check_compacted(on_compacted)
         fields = _feed_fields(follow=follow, level=level, key_prefix=key_prefix, header=header, cold=False)
         where = Start.of(start, start_global, start_time)
         return self._reader.tail_metadata(
@@ -153,6 +155,7 @@ class LogReading:
         What was lost and declared void is stepped over, and ``on_void`` is told of it in its place; what that raises
         ends the scan. ``timeout``: for learning which there are, and for finding a node to go on at.
         """
+        _check_compacted(on_compacted)
         if partitions is None:
             await self._reader.refresh_partitions(None, node, deadline=self._deadline(timeout))
             partitions = await self.partitions()
@@ -172,6 +175,11 @@ class LogReading:
                 yield batch
         finally:
             await close(batches)
+
+
+def _check_compacted(given: Any) -> None:
+    if not isinstance(given, str) or given not in get_args(OnCompacted):
+        raise InvalidRequest(f"on_compacted must be error or first, not {given!r}")
 
 
 def _feed_fields(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -205,6 +205,8 @@ def record_bytes(record: Record) -> int:
 
 
 def _headers_bytes(headers: Any) -> int:
+    if not isinstance(headers, tuple | list | Collection):  # an iterator is used up by whoever looks at it
+        raise InvalidRequest(f"a record's headers are pairs of text and bytes, in a list or tuple, not {headers!r:.80}")
     try:
         if all(isinstance(name, str) and isinstance(value, bytes) for name, value in headers):
             return sum(len(name.encode()) + len(value) + RECORD_OVERHEAD for name, value in headers)

@@ -301,12 +301,16 @@ class Reader(LogStreams):
     async def refresh_partitions(self, at_least: AtLeast, node: str | None, *, deadline: float) -> None:
         """Learn which there are: all that were before this call, or at an index, or as ``node`` knows it."""
         refresh = self._cluster.refresh_partitions
+        now = partial(self._cluster.at_leader, partial(refresh, linearizable=True), deadline=deadline)
         if at_least is None and node is None:
-            await self._cluster.at_leader(partial(refresh, linearizable=True), deadline=deadline)
+            await now()
             return
         index = await self._index(at_least, deadline)
 
         async def ask(connection: NodeConnection) -> None:
+            if index and "partitions_at" not in connection.welcome.get("features", ()):
+                await now()  # a node of an earlier release overlooks the index
+                return
             # Another may know of it, or be there: no node has all of the time.
             await refresh(connection, at_least=index, timeout=min(HEARD_S, deadline - self._cluster.now))
 

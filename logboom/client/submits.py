@@ -307,11 +307,12 @@ class Submitter:
             ],
         }
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine that belongs to this client."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks[task] = None
         task.add_done_callback(self.tasks.pop)
+        return task
 
     async def close(self) -> None:
         """Give up on everything that is open: whoever waits gets UnknownOutcome if it was sent."""

@@ -24,6 +24,7 @@ None
 {'partition': 8, 'ack': 'committed', 'linearizable': True}
 1
 1000
+True
 10000
 6
 b'plums'

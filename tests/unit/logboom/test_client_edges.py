@@ -15,6 +15,7 @@ from logboom.client.cluster import CONNECT_S
 from logboom.client.log_batches import LogBatch
 from logboom.errors import (
     DeadlineExceeded,
+    IndexCompacted,
     InvalidRequest,
     LogboomError,
     NoSuchPartition,
@@ -113,6 +114,31 @@ class TestRecords:
                     await call()
             assert not node.of(Kind.SUBMIT)
 
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            lambda: zip(["source"], [b"web"], strict=True),
+            lambda: ((name, b"web") for name in ("source",)),
+            lambda: [iter(("source", b"web"))],
+        ],
+    )
+    async def test_headers_that_can_be_read_once_are_refused(self, headers: Any) -> None:
+        """Whoever looked whether they are pairs had used them up: the record was stored without."""
+        async with cluster() as [node], Client(node.address) as boom:
+            for call in (
+                lambda bad: boom.submit(0, bad),
+                lambda bad: boom.submit(0, [bad, bad]),
+                lambda bad: boom.submit_many({0: [bad], 1: [bad]}),
+                lambda bad: boom.submit_by_key([bad]),
+                lambda bad: boom.sender(0).send(bad),
+            ):
+                with pytest.raises(InvalidRequest, match="pairs of text and bytes"):
+                    await call(Record(b"v", b"k", headers()))
+            assert not node.of(Kind.SUBMIT)
+            for good in ([["source", b"web"]], {"source": b"web"}.items()):
+                await boom.submit(0, Record(b"v", b"k", good))  # type: ignore[arg-type]
+                assert b"source" in bytes(node.of(Kind.SUBMIT)[-1].body)
+
     @pytest.mark.parametrize("more", [{"dense": True}, {"epoch": 9}, {"sequence": 4}])
     async def test_numbering_of_ones_own_wants_a_name_of_ones_own(self, more: dict[str, Any]) -> None:
         """It was ignored: no gap was found, nobody was fenced off."""
@@ -198,6 +224,23 @@ class TestStreams:
         async with cluster() as [node], Client(node.address) as boom:
             with pytest.raises(InvalidRequest, match="credit"):
                 await anext(boom.tail(0, credit=credit))
+
+    @pytest.mark.parametrize("given", ["raise", "Error", "", None, True, ["first"]])
+    async def test_what_is_to_be_done_about_records_that_are_gone_is_one_of_two(self, given: Any) -> None:
+        """Whatever was not ``error`` passed over them without a word."""
+        async with cluster() as [node], Client(node.address) as boom:
+            node.features = ["log_scan"]
+            for kind in (Kind.TAIL, Kind.LOG_SCAN):
+                node.answers[kind] = lambda s, f: s.fail(f, IndexCompacted("gone", first=5))
+            for feed in (
+                lambda how: boom.tail(0, start=1, on_compacted=how),
+                lambda how: boom.tail_metadata(0, start=1, on_compacted=how),
+                lambda how: boom.scan_log([0], start_global=1, on_compacted=how),
+            ):
+                with pytest.raises(InvalidRequest, match="on_compacted must be error or first"):
+                    await anext(feed(given))  # type: ignore[arg-type]
+                with pytest.raises(IndexCompacted):
+                    await anext(feed("error"))  # type: ignore[arg-type]
 
     async def test_a_node_is_named(self) -> None:
         async with cluster() as [node], Client(node.address) as boom:

@@ -64,6 +64,25 @@ async def test_a_client_that_nobody_holds_any_more_leaves_no_connection() -> Non
         await until(lambda: gc.collect() >= 0 and not node.sessions)
 
 
+async def test_nor_does_one_whose_close_was_cancelled_at_any_turn() -> None:
+    """Nobody closed them then, neither ``close`` nor the collector."""
+    async with cluster() as [node], asyncio.timeout(20):
+        turns, ended = 0, False
+        while not ended:
+            boom: Client | None = Client(node.address)
+            await boom.submit(0, Put(b"a", b""))  # type: ignore[union-attr]
+            closing = asyncio.create_task(boom.close())  # type: ignore[union-attr]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ended = closing.done()
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            boom = closing = None  # type: ignore[assignment]
+            await until(lambda: gc.collect() >= 0 and not node.sessions)
+            turns += 1
+        assert turns > 3
+
+
 async def test_a_stream_outlives_the_client_that_nobody_holds() -> None:
     async with cluster() as [node]:
         node.answers[Kind.TAIL] = lambda session, frame: (

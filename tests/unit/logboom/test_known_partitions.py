@@ -65,6 +65,8 @@ class TestPartitions:
     async def test_a_view_as_of_an_index_has_those_that_there_were_then(self, at_least: Any) -> None:
         """It had those of whichever node was asked: half of a request of one's own over an old one and a new one."""
         async with cluster(2) as [leader, lagging], Client(lagging.address) as boom:
+            for node in (leader, lagging):
+                node.features = ["partitions_at"]
             assert await boom.partitions() == [0, 1, 2, 3]
             boom._reader.seen(7)
             for node in (leader, lagging):
@@ -85,6 +87,21 @@ class TestPartitions:
             assert scan.header["partitions"] == [0, 1, 2, 3, 9]
             assert leader.of(Kind.ADMIN)[-1].header["timeout_ms"] > 1000
 
+    @pytest.mark.parametrize("named", [False, True])
+    async def test_of_a_node_that_would_overlook_the_index_it_is_not_asked(self, named: bool) -> None:
+        """One of an earlier release said which it knew of, and was believed: a view left one out, of a write seen."""
+        async with cluster(2) as [leader, earlier], Client(earlier.address) as boom:
+            for node in (leader, earlier):
+                node.features = ["partitions_at"] if node is leader else ["log_scan"]
+                self._admin(node, [0, 1, 2, 3, 9] if node is leader else [0, 1, 2, 3])
+                await boom._cluster.connection(node.address)
+            for _ in range(4):  # whoever's turn it is
+                await boom.refresh_partitions(at_least=7, node="n2" if named else None)
+                assert await boom.partitions() == [0, 1, 2, 3, 9]
+            assert not earlier.of(Kind.ADMIN)
+            await boom.refresh_partitions(node="n2")
+            assert await boom.partitions() == [0, 1, 2, 3], "no index was given"
+
     async def test_one_that_has_not_heard_of_it_does_not_keep_its_client_until_the_end(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -100,7 +117,7 @@ class TestPartitions:
 
             lagging.answers[Kind.ADMIN] = admin
             for node in (knows, lagging):
-                node.answers[Kind.VIEW_SCAN] = silent
+                node.features, node.answers[Kind.VIEW_SCAN] = ["partitions_at"], silent
                 await boom._cluster.connection(node.address)
             monkeypatch.setattr(reads, "HEARD_S", 0.02)
             for _ in range(4):  # whoever's turn it is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from logboom import Client, Put
 from logboom.client.lanes import BESIDE_COMMANDS_MAX, IN_FLIGHT_MAX, LARGE_PART
 from logboom.client.parts import Part
-from logboom.errors import DeadlineExceeded, NotLeader, UnknownOutcome
+from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, UnknownOutcome
 from logboom.types import KIB
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import Session, cluster, cuts, fails, silent, until
@@ -282,3 +282,30 @@ async def test_a_lost_connection_is_followed_by_the_same_sequences_on_another() 
         sent = [frame.header["parts"] for frame in node.of(Kind.SUBMIT)]
         assert len(sent) == 3
         assert sent[0] == sent[1] == sent[2]
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_what_was_cancelled_before_it_began_keeps_nobody(sent: bool) -> None:
+    """It stayed in front for ever: whoever cancels all tasks once, and goes on, could send nothing there any more."""
+    async with cluster() as [node], Client(node.address) as boom:
+        if sent:
+            await known(boom)
+            node.once(Kind.SUBMIT, fails(NotLeader("not me", leader=node.address)))
+        start = boom._submitter.start
+
+        def cancelled(work: Any) -> asyncio.Task[None]:
+            boom._submitter.start = start  # type: ignore[method-assign]
+            task = start(work)
+            task.cancel()
+            return task
+
+        boom._submitter.start = cancelled  # type: ignore[method-assign]
+        first, second = (boom.sender(0).send(Put(key, b"")) for key in (b"a", b"b"))
+        with pytest.raises(LogboomError, match="was cancelled") as gone:
+            await first
+        assert gone.value.outcome == ("unknown" if sent else "not_applied")
+        with suppress(LogboomError):  # it may have been of the same part
+            await second
+        assert (await boom.submit(0, Put(b"c", b""), timeout=5.0)).count == 1
+        assert boom._submitter.budget.used == 0
+        assert boom._submitter.lane(0, None).idle

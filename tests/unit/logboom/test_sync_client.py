@@ -10,17 +10,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from logboom import Client, Put, SyncClient, background
 from logboom.client.log_batches import Descriptor
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, Overloaded
+from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NoSuchPartition, Overloaded, Voided
 from logboom.wire import Kind
 from tests.unit.logboom.command_line import PATIENCE_S, ROOT, until
-from tests.unit.logboom.fake_server import FakeNode, entries, records, silent
+from tests.unit.logboom.fake_server import FakeNode, entries, fails, records, silent
 
 
 @contextmanager
@@ -204,6 +204,117 @@ def test_a_callback_that_would_wait_for_itself_is_told_so(node: FakeNode) -> Non
             assert isinstance(error, InvalidRequest)
             assert "on the client's own thread" in str(error)
         assert boom.submit(0, Put(b"a", b"")).count == 1
+
+
+@pytest.mark.parametrize("ends", [SystemExit(7), KeyboardInterrupt()])
+def test_a_callback_that_ends_the_process_ends_nothing_but_its_own_call(
+    node: FakeNode, caplog: pytest.LogCaptureFixture, ends: BaseException
+) -> None:
+    """It ended the client's thread: whoever waited did so for ever, and ``close`` too."""
+
+    def select(_: Descriptor) -> Any:
+        raise ends
+
+    def on_void(_: Any) -> None:
+        raise ends
+
+    def work() -> None:
+        for call in (
+            lambda: boom.fetch([Descriptor(0, 1, 1)], select),
+            lambda: next(boom.tail(0, on_void=on_void)),
+            lambda: told.append(boom.submit(0, Put(b"a", b"")).count),
+        ):
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - which one is the question
+                told.append(error)
+        boom.close()
+
+    node.answers[Kind.TAIL] = fails(Voided("lost", partition_id=0, first=1, next=2, global_index=1))
+    boom, told = SyncClient(node.address), list[Any]()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), told
+    assert told == [ends, ends, 1]
+    assert not caplog.records
+
+
+def test_what_ends_the_process_in_the_turn_in_which_the_client_is_closed_keeps_nobody(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop forgets then that it was stopped."""
+    end = background._end
+
+    async def last(client: Client) -> None:
+        await end(client)
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+
+        def go() -> None:
+            over.set_result(None)
+            loop.call_soon(sys.exit, 7)  # right behind the one that stops the loop
+
+        loop.call_soon(go)
+        await over
+
+    monkeypatch.setattr(background, "_end", last)
+    boom = SyncClient(node.address)
+    boom.partitions()
+    closing = threading.Thread(target=boom.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert [str(record.exc_info and record.exc_info[1]) for record in caplog.records] == ["7"], "it was in no call"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda boom, of: boom.submit_by_key(of(Put(b"k", b""))),
+        lambda boom, of: boom.submit_by_key(commands=of(Put(b"k", b""))),
+        lambda boom, of: boom.submit_many({0: of(Put(b"k", b""))}),
+        lambda boom, of: boom.barrier(5, partitions=of(1)),
+        lambda boom, of: boom.barrier(of(boom.submit(0, Put(b"k", b"")))),
+        lambda boom, of: list(boom.scan_log(of(1))),
+        lambda boom, of: boom.get_many(0, of(b"k")),
+        lambda boom, of: boom.fetch(of(Descriptor(0, 1, 1)), lambda _: ()),
+    ],
+)
+def test_a_generator_may_wait_for_what_another_thread_is_given(node: FakeNode, call: Any) -> None:
+    """It was run on the client's own thread: that waited for an answer which nobody but itself could receive."""
+    node.features = ["log_scan"]
+    node.answers[Kind.LOG_SCAN] = lambda session, frame: session.send(frame, Kind.END, {"batches": 0})
+    for kind in (Kind.GET, Kind.DATA_READ):
+        node.answers[kind] = fails(NoSuchPartition("enough seen"))
+    asked, known, ended, where = threading.Event(), threading.Event(), list[str](), set[int]()
+
+    def given(one: Any) -> Iterator[Any]:
+        asked.set()
+        where.add(threading.get_ident())
+        assert known.wait(20)
+        yield one
+
+    def work() -> None:
+        with suppress(NoSuchPartition):
+            call(boom, given)
+        ended.append("in time")
+
+    boom = SyncClient(node.address)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert asked.wait(20)
+    other = threading.Thread(target=lambda: boom.submit(0, Put(b"other", b"")) and known.set(), daemon=True)
+    other.start()
+    other.join(20)
+    thread.join(20)
+    assert (known.is_set(), ended, where) == (True, ["in time"], {thread.ident})
+    boom.close()
+
+
+def test_what_has_no_length_is_refused_as_the_other_client_does(node: FakeNode) -> None:
+    with SyncClient(node.address) as boom, pytest.raises(InvalidRequest, match="not generator"):
+        boom.submit(0, (Put(b"k", b"") for _ in range(2)))  # type: ignore[arg-type]
 
 
 def test_leaving_an_iterator_early_frees_it_at_the_node(node: FakeNode) -> None:

@@ -265,6 +265,38 @@ def test_one_that_nobody_expected_to_fail_keeps_nobody_waiting(node: FakeNode, m
         assert answers[1].result(PATIENCE_S).count == 1
 
 
+def test_a_callback_that_ends_the_process_keeps_nobody_waiting(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the client's thread, and with it whatever came behind."""
+
+    def ends(_: Future[Receipt]) -> None:
+        sys.exit(7)
+
+    def refuses(_: Record) -> Any:
+        raise RuntimeError("nobody expected that")
+
+    with SyncClient(node.address) as boom:
+        boom.partitions()
+        held, out, running = Held(node), boom.sender(0), boom._running
+        assert running is not None
+        answers = [out.send(Record(b"%d" % n)) for n in range(3)]
+        answers[0].add_done_callback(ends)
+        held.let_go()
+        assert [answer.result(PATIENCE_S).count for answer in answers] == [1, 1, 1]
+        until(lambda: caplog.records)
+        monkeypatch.setattr(out._line._sender, "send", refuses)
+        begin, begun = running.soon, list[Callable[[], object]]()
+        monkeypatch.setattr(running, "soon", begun.append)
+        answers = [out.send(COMMAND) for _ in range(2)]
+        answers[0].add_done_callback(ends)
+        begin(begun[0])  # both in one turn
+        assert [type(answer.exception(PATIENCE_S)) for answer in answers] == [RuntimeError] * 2
+        monkeypatch.undo()
+        assert boom.partitions()
+    assert [str(record.exc_info and record.exc_info[1]) for record in caplog.records] == ["7", "7"]
+
+
 def test_a_forked_child_sends_with_its_own_client(node: FakeNode) -> None:
     script = """
 import os, sys

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logboom import Client, RecordBlock
+from logboom import Client, Put, RecordBlock
 from logboom.client import cluster as cluster_module
 from logboom.errors import (
     DeadlineExceeded,
@@ -53,6 +53,43 @@ async def test_a_node_that_led_and_is_behind_does_not_say_what_there_is() -> Non
             frame, Kind.ADMIN_REPLY, {"partitions": ROWS, "key_partitions": 1}
         )
         assert await boom.get(9, b"k") == b"value"
+
+
+@pytest.mark.parametrize("meanwhile", ["forgotten", "older"])
+async def test_what_whoever_leads_has_said_counts_whatever_is_learned_meanwhile(meanwhile: str) -> None:
+    """With the next answer of a node that was behind, it did not exist."""
+    async with cluster(2) as [first, second], Client(first.address) as boom:
+        asked: list[Any] = []
+
+        def partitions(session: Session, frame: Frame) -> None:
+            asked.append(frame.header["linearizable"])
+            session.send(frame, Kind.ADMIN_REPLY, {"partitions": ROWS, "key_partitions": 1})
+
+        def once_more(session: Session, frame: Frame) -> None:
+            if meanwhile == "forgotten":
+                boom._cluster.forget_partitions()
+            else:
+                boom._cluster._learn_partitions({"partitions": ROWS[:1], "key_partitions": 1})
+            unheard(session, frame)
+
+        unheard = fails(NoSuchPartition("9 of 1", partition_id=9, partitions=1))
+        second.answers[Kind.ADMIN] = partitions
+        first.leader, first.answers[Kind.ADMIN] = second.address, fails(NotLeader("no", leader=second.address))
+        first.once(Kind.GET, unheard, once_more, values)
+        assert await boom.get(9, b"k", stale=True, node=first.address) == b"value"
+        assert asked == [True]
+
+
+async def test_of_several_the_one_that_whoever_leads_does_not_know_does_not_exist() -> None:
+    async with cluster(1) as [node], Client(node.address) as boom:
+        node.answers[Kind.ADMIN] = lambda session, frame: session.send(
+            frame, Kind.ADMIN_REPLY, {"partitions": ROWS, "key_partitions": 1}
+        )
+        nine, five = (fails(NoSuchPartition(f"{p} of 1", partition_id=p, partitions=1)) for p in (9, 5))
+        node.once(Kind.SUBMIT, nine, five)
+        with pytest.raises(NoSuchPartition, match="5 of 1"):
+            await boom.submit_many({9: Put(b"k", b""), 5: Put(b"k", b"")})
+        assert len(node.of(Kind.ADMIN)) == 1
 
 
 async def test_what_whoever_leads_does_not_know_does_not_exist() -> None:
@@ -196,7 +233,7 @@ async def test_one_that_stands_still_keeps_nobody_from_the_marks_of_others() -> 
     async with cluster(partitions=4) as [node], Client(node.address) as boom:
         shown(node, opening=set(), paused={1}, gone={2})
         assert await marks(boom, [3, 0]) == [0, 3]
-        with pytest.raises(Unavailable, match="still recovering"):
+        with pytest.raises((Unavailable, DeadlineExceeded), match="still recovering"):  # in the midst of an attempt
             await boom.watermarks(linearizable=True, timeout=0.2)
         with pytest.raises(NoSuchPartition):
             await marks(boom, [0, 7])
