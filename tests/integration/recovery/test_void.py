@@ -182,6 +182,36 @@ def test_a_node_that_has_not_applied_it_takes_a_snapshot_from_one_that_has(clust
         assert boom.get(LOST, b"n") == (5,)
 
 
+def test_whoever_has_applied_it_goes_on_behind_it_and_gives_the_snapshot(cluster: LocalCluster) -> None:
+    """All stood still, over all restarts: it was to apply what came next once that was durable on the others, too."""
+    with cluster.client(timeout=30) as boom:
+
+        def write(number: int) -> None:
+            boom.submit(LOST, [Put(b"k%d" % number, b"x" * 200), Add(b"n", 1)], wait="applied")
+            wait_for(lambda: all_equal(cluster, boom))
+
+        for number in range(3):
+            write(number)
+        has_it, *others = cluster.nodes
+        for node in others:
+            cluster.kill(node)
+        cluster.kill(has_it, signal.SIGTERM)
+        wait_for(lambda: not cluster.alive(has_it))
+        for node in cluster.nodes:
+            cluster.start_node(node)
+        write(3)  # in nobody's saved state
+        kill_all(cluster)
+        for node in cluster.nodes:
+            flip(cluster, node, batch=1)
+            cluster.start_node(node)
+        wait_for(lambda: all(state_of(cluster, boom, node, LOST) == "lost" for node in others))
+        assert boom.void_batch(LOST, 3, yes=True)["applied"]
+        wait_for(lambda: all_equal(cluster, boom))
+        for node in cluster.nodes:
+            assert boom.get(LOST, b"k1", stale=True, node=cluster.addresses[node]) == b"x" * 200
+            assert boom.get(LOST, b"n", stale=True, node=cluster.addresses[node]) == (4,)
+
+
 def test_a_log_that_others_have_applied_keeps_its_records_beside_it(tmp_path: Path) -> None:
     """Found by review: the node that needed the snapshot ended at every fetch of it."""
     settings = {**SETTINGS, "cluster.state_machine": "log"}

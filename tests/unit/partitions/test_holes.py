@@ -67,6 +67,30 @@ def test_a_hole_is_filled_by_the_batch_and_durable_when_that_is_synced() -> None
     assert not log.is_hole(batches[GONE].last_index, batches[GONE].digest)
 
 
+def test_holes_that_the_state_makes_up_for_hold_up_nothing_behind_what_is_not_synced_yet_either() -> None:
+    """Only one that was next to be durable was excused, and nobody looked again: it stayed lost until a start."""
+    log, batches = open_log(SimDisk(random.Random(1))), chain(7)
+    for number, batch in enumerate(batches):
+        assert log.concede(batch.last_index, batch.digest) if number in (2, 3, 5) else log.append(batch)
+    commit(log, batches)
+    log.excuse_through(batches[3].last_index)
+    assert (log.durable_index, log.hole) == (0, None), "nothing is synced yet"
+    flush(log)
+    assert log.durable_index == batches[4].last_index
+    assert log.hole is not None
+    assert log.hole.digest == batches[5].digest, "beyond the state"
+    assert [log.is_lost(each.last_index, each.digest) for each in batches[2:4]] == [True, True]
+
+
+def test_what_is_excused_while_it_waits_to_be_written_is_durable_once_it_is_synced() -> None:
+    _, log, batches = with_hole()
+    assert log.append(batches[GONE])
+    log.excuse(batches[GONE].last_index)
+    assert log.durable_index == batches[GONE - 1].last_index
+    flush(log)
+    assert log.durable_index == batches[-1].last_index
+
+
 def test_a_hole_at_the_very_end_is_filled_as_well() -> None:
     """Nothing that was appended reaches as far: what comes there looks like something new."""
     log, batches = open_log(SimDisk(random.Random(1))), chain(3)
