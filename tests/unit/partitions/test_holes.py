@@ -252,6 +252,29 @@ def test_what_was_declared_void_since_it_was_lost_here_is_saved_as_void() -> Non
     read_over(open_log(disk, LogBase(last.last_index, last.digest, 7)), batches)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_what_lies_in_its_place_here_is_saved_as_void_all_the_same(*, found: bool) -> None:
+    """It was damaged there for ever, or even a record, where it is void on all other nodes. ``found``: that it rots."""
+    disk, batches = SimDisk(random.Random(1)), chain(7)
+    log = open_log(disk)
+    for batch in batches:
+        log.append(batch)
+        flush(log)
+    commit(log, batches)
+    gone, last = batches[GONE], batches[-1]
+    if found:
+        assert log.lose(gone.last_index, gone.digest)
+    elsewhere = (gone.last_index, batches[GONE + 1].digest), (gone.last_index - 1, gone.digest), (1 << 40, gone.digest)
+    log.save_fetched(Rows(), voids=[*elsewhere, (gone.last_index, gone.digest)])()
+    log.close()
+    again = open_log(disk, LogBase(last.last_index, last.digest, 7))  # type: ignore[arg-type]
+    assert again.lost() == []
+    read_over(again, batches)
+    again.save_places(last.last_index)()
+    again.compact(last.header.first_index)()
+    assert again.first_available_index > gone.last_index
+
+
 def compacted_and_opened_again(gone: int) -> tuple[tuple[int, ...], tuple[int, ...], SimDisk, LogBase]:
     """Where a log begins, and how many are lost in it: before a start, and behind it. Up to its middle it may go."""
     disk, batches = SimDisk(random.Random(1)), chain(40)
