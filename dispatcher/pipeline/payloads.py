@@ -64,6 +64,8 @@ class PartitionPayloads:
             return Lack.ABSENT if self._untouched(route.partition_id) else Lack.UNKNOWN
         if route.last_index < store.first_available_index:
             return Lack.COMPACTED
+        if store.is_unwritten(route.last_index, route.digest):
+            return Lack.UNKNOWN  # it has turned up, and is held in a moment
         applied = self._applied(route.partition_id, route.last_index)
         if applied is None:
             return Lack.UNKNOWN

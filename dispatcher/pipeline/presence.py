@@ -180,11 +180,16 @@ class Presence(ABC):
         return any(each.partition_id == partition_id and each.applied_index >= last_index for each in sections)
 
     def _stuck(self) -> Lacks | None:
-        """Something that is to be applied is not here, and others have what it did, in sets from behind it."""
+        """Something that is to be applied is not here, and others have what it did: in sets from behind it.
+
+        Who has it in his state does not say whether he has such a set; he will.
+        """
         for (partition_id, _, last_index, digest), lack in self.raft.repair.lost():
             worker = self.workers.get(partition_id)
-            if lack is Lack.COMPACTED and worker is not None and worker.applied_index < last_index:
-                place = self.logs[partition_id].place_of(last_index, digest)
+            if lack not in (Lack.COMPACTED, Lack.APPLIED) or worker is None or worker.applied_index >= last_index:
+                continue
+            place = self.logs[partition_id].place_of(last_index, digest)
+            if place is not None or lack is Lack.COMPACTED:  # else the log goes on, and its place is known soon
                 story = f"partition {partition_id}: the batch that ends at {last_index} is damaged"
                 return Lacks(story, GlobalLogIndex(0 if place is None else place.global_index - 1))
         return self.voiding.stuck()

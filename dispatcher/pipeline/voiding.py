@@ -51,8 +51,8 @@ class Voiding:
         self._pipeline = pipeline
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
         """Who had a batch declared void, by its digest."""
-        self._awaiting: dict[PartitionId, Void] = {}
-        """What others have applied and this node has not: it needs a snapshot."""
+        self._awaiting: dict[PartitionId, dict[bytes, Void]] = {}
+        """By digest what others have applied and this node has not: it needs a snapshot."""
         self.declared: Callable[[Voids], None] = lambda _: None
         """Told of every void, on the loop. Set by whoever made this."""
         self.renew: Callable[[PartitionId, int], bool] = lambda _partition, _index: False
@@ -69,12 +69,19 @@ class Voiding:
         """What holds the partition up here, if that is a batch that nobody has."""
         pipeline = self._pipeline
         store, worker = pipeline.logs[partition_id], pipeline.workers.get(partition_id)
-        hole = store.hole
-        if hole is not None or worker is None or worker.damage is None:
-            return hole
-        damage = worker.damage
-        known = damage.digest in pipeline.raft.repair.holes or partition_id in self._awaiting
-        return store.place_of(damage.last_index, damage.digest) if known else None
+        if store.hole is not None:
+            return store.hole
+        damage = worker.damage if worker is not None else None
+        if damage is not None and damage.digest in pipeline.raft.repair.holes:
+            return store.place_of(damage.last_index, damage.digest)
+        applied = worker.applied_index if worker is not None else 0
+        awaited = sorted(self._awaited(partition_id), key=lambda each: each.last_index)
+        lacking = (each for each in awaited if each.last_index > applied)
+        first = next((each for each in lacking if not store.holds(each.last_index, each.digest)), None)
+        return None if first is None else store.place_of(first.last_index, first.digest)
+
+    def _awaited(self, partition_id: PartitionId) -> list[Void]:
+        return list(self._awaiting.get(partition_id, {}).values())
 
     def check(self, partition_id: PartitionId) -> None:
         """Raises PartitionLost if there is a hole that holds it up."""
@@ -124,12 +131,14 @@ class Voiding:
 
     def stuck(self) -> Lacks | None:
         """Why this node needs a snapshot: others have applied what is void, and it has not."""
-        for partition_id, void in self._awaiting.items():
-            if self._pipeline.parent.lifecycle.is_gone(partition_id):
-                continue  # before it was ever open
-            story = f"others had applied the batch that ends at {void.last_index}, which is void"
-            return Lacks(f"partition {partition_id}: {story}", GlobalLogIndex(void.global_index - 1))
-        return None
+        lifecycle = self._pipeline.parent.lifecycle
+        living = (p for p in self._awaiting if not lifecycle.is_gone(p))  # destroyed before it was ever open
+        awaited = (void for partition_id in living for void in self._awaited(partition_id))
+        void = max(awaited, key=lambda each: each.global_index, default=None)
+        if void is None:
+            return None
+        story = f"others had applied the batch that ends at {void.last_index}, which is void"
+        return Lacks(f"partition {void.partition_id}: {story}", GlobalLogIndex(void.global_index - 1))
 
     # -- while the log goes on
 
@@ -224,10 +233,10 @@ class Voiding:
             hole = store.place_of(route.last_index, route.digest) if route.partition_id == partition_id else None
             if hole is not None and hole.first_index <= index <= hole.last_index:
                 return route, hole
-        awaiting = self._awaiting.get(partition_id)  # once nobody has it applied any more, it can be void for all
-        if awaiting is not None and awaiting.first_index <= index <= awaiting.last_index:
-            route = Route(partition_id, Term(0), awaiting.last_index, awaiting.digest)
-            return route, store.place_of(awaiting.last_index, awaiting.digest)
+        for awaiting in self._awaited(partition_id):  # once nobody has it applied any more, it can be void for all
+            if awaiting.first_index <= index <= awaiting.last_index:
+                route = Route(partition_id, Term(0), awaiting.last_index, awaiting.digest)
+                return route, store.place_of(awaiting.last_index, awaiting.digest)
         return Route(partition_id, Term(0), store.committed_index, b""), None
 
     async def _ask(self, route: Route, term: int, *, void: bool, deadline: float) -> dict[str, Lack]:
@@ -307,7 +316,7 @@ class Voiding:
     def _carry_out(self, void: Void) -> None:
         pipeline, partition_id = self._pipeline, void.partition_id
         store, worker = pipeline.logs.get(partition_id), pipeline.workers.get(partition_id)
-        self._awaiting.pop(partition_id, None)
+        self._awaited_no_more(void)
         if store is None:
             return
         place = partition_id, void.first_index, void.last_index, void.global_index
@@ -318,7 +327,7 @@ class Voiding:
         pipeline.pending.voided(partition_id, void.last_index, told)
         if void.applied and self._may_lack(void):
             # What it did is in the states of others, and would be missing from this one.
-            self._awaiting[partition_id] = void
+            self._awaiting.setdefault(partition_id, {})[void.digest] = void
             pipeline.snapshots.installing.least = max(pipeline.snapshots.installing.least, void.global_index)
             pipeline.raft.repair.seals.put(void.digest, on=False)
         else:
@@ -351,13 +360,22 @@ class Voiding:
         """There is a state, or another one, which may have what there was taken to be lacking."""
         pipeline = self._pipeline
         if not pipeline.rebuilding.is_remaking(partition_id):
-            store, applied = pipeline.logs[partition_id], pipeline.workers[partition_id].applied_index
-            while (hole := store.hole) is not None and hole.last_index <= applied:
-                store.excuse(hole.last_index)
-        void = self._awaiting.get(partition_id)
-        if void is not None and not self._may_lack(void):
-            del self._awaiting[partition_id]
-            self._step_over(void, pipeline.logs[partition_id])
+            pipeline.logs[partition_id].excuse_through(pipeline.workers[partition_id].applied_index)
+        for void in self._awaited(partition_id):
+            if not self._may_lack(void):
+                self._awaited_no_more(void)
+                self._step_over(void, pipeline.logs[partition_id])
+            else:
+                # What is behind it is durable all the same: others apply what is so on a majority, and cannot give
+                # this node the set that it needs before. Its own worker stops there, since nothing can be read.
+                pipeline.logs[partition_id].excuse(void.last_index)
+
+    def _awaited_no_more(self, void: Void) -> None:
+        """Others of its partition may be."""
+        awaited = self._awaiting.get(void.partition_id, {})
+        awaited.pop(void.digest, None)
+        if not awaited:
+            self._awaiting.pop(void.partition_id, None)
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is destroyed."""

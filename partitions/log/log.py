@@ -179,6 +179,10 @@ class PartitionLog(LogFetching):
             return self._committed.is_in_front(last_index, digest)
         return ref.order <= self._synced_order
 
+    def is_unwritten(self, last_index: int, digest: bytes) -> bool:
+        """It is appended, and in no file yet: what was lost is not held before that."""
+        return (last_index, digest) in self._unwritten
+
     def lose(self, last_index: int, digest: bytes, *, at: object = None) -> bool:
         """This batch is damaged here: it is not held until it has been appended, and written, again.
 

@@ -128,8 +128,17 @@ class LogHoles(LogReading):
 
     def excuse(self, last_index: int) -> None:
         """A hole that holds up nothing: it is void, or this node's state has what the batch did."""
-        self._reorder(last_index, 0)
-        self._advance_durable()
+        self._excuse(last_index, last_index)
+
+    def excuse_through(self, index: int) -> None:
+        """The state has what all up to there did, wherever holes are: what is only not synced yet still is not."""
+        self._excuse(0, index)
+
+    def _excuse(self, first: int, last: int) -> None:
+        if any(first <= i <= last and order == NEVER for i, order, _ in self._undurable):
+            excused = ((i, 0 if first <= i <= last and o == NEVER else o, g) for i, o, g in self._undurable)
+            self._undurable = deque(excused)
+            self._advance_durable()
 
     def _is_void(self, batch: Batch) -> bool:
         return batch.last_index <= self.committed_index and self._committed.is_void(batch.last_index, batch.digest)

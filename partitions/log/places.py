@@ -133,8 +133,8 @@ def with_fetched(
 ) -> Columns:
     """A copy of ``columns``, up to an index, with batches behind them. Any thread. Raises CorruptData.
 
-    What was committed since it was fetched is in the columns already. ``voids`` lie nowhere, and so do those of
-    ``lost`` that are not here, nor among ``voids``: see ``part_through``.
+    What was committed since it was fetched is in the columns already. ``voids`` lie nowhere, wherever they lay here,
+    and so do those of ``lost`` that are not here, nor among ``voids``: see ``part_through``.
 
     ``followed``: index, digest and global index (0: not known) of the batch in front of ``rows``; the columns go, if
     they end before it.
@@ -152,9 +152,20 @@ def with_fetched(
         if ref is None:
             raise CorruptData(f"the batch that ends at {last_index} was fetched, and is not here")
         columns.append(ref, global_index)
-    positions = ((columns.through(last_index) - 1, digest) for last_index, digest in {*lost} - {*voids})
-    _lose(columns, [at for at, digest in positions if at >= columns.start and columns.digest(at) == digest])
+    for row in _rows_of(columns, voids):
+        columns.segment[row], columns.offset[row], columns.length[row] = NOWHERE_SEGMENT, 0, 0
+    _lose(columns, [columns.start + row for row in _rows_of(columns, {*lost} - {*voids})])
     return columns
+
+
+def _rows_of(columns: Columns, batches: Iterable[tuple[int, bytes]]) -> list[int]:
+    """Of those that are among them, by last index and digest."""
+    rows = ((columns.through(last_index) - 1 - columns.start, last_index, digest) for last_index, digest in batches)
+    return [
+        row
+        for row, last_index, digest in rows
+        if row >= 0 and columns.last[row] == last_index and columns.digest(columns.start + row) == digest
+    ]
 
 
 def encode_places(columns: Columns, partition_id: PartitionId) -> bytes:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,68 @@ def test_a_node_that_has_not_applied_it_takes_a_snapshot_from_one_that_has(clust
             assert boom.get(LOST, b"k2", stale=True, node=cluster.addresses[node]) == b"x" * 200
         boom.submit(LOST, Add(b"n", 1), wait="applied")
         assert boom.get(LOST, b"n") == (5,)
+
+
+def test_whoever_has_applied_it_goes_on_behind_it_and_gives_the_snapshot(cluster: LocalCluster) -> None:
+    """All stood still, over all restarts: it was to apply what came next once that was durable on the others, too."""
+    with cluster.client(timeout=30) as boom:
+
+        def write(number: int) -> None:
+            boom.submit(LOST, [Put(b"k%d" % number, b"x" * 200), Add(b"n", 1)], wait="applied")
+            wait_for(lambda: all_equal(cluster, boom))
+
+        for number in range(3):
+            write(number)
+        has_it, *others = cluster.nodes
+        for node in others:
+            cluster.kill(node)
+        cluster.kill(has_it, signal.SIGTERM)
+        wait_for(lambda: not cluster.alive(has_it))
+        for node in cluster.nodes:
+            cluster.start_node(node)
+        write(3)  # in nobody's saved state
+        kill_all(cluster)
+        for node in cluster.nodes:
+            flip(cluster, node, batch=1)
+            cluster.start_node(node)
+        wait_for(lambda: all(state_of(cluster, boom, node, LOST) == "lost" for node in others))
+        assert boom.void_batch(LOST, 3, yes=True)["applied"]
+        wait_for(lambda: all_equal(cluster, boom))
+        for node in cluster.nodes:
+            assert boom.get(LOST, b"k1", stale=True, node=cluster.addresses[node]) == b"x" * 200
+            assert boom.get(LOST, b"n", stale=True, node=cluster.addresses[node]) == (4,)
+
+
+def test_a_node_that_has_not_applied_it_takes_a_set_from_behind_it_before_anything_is_void(
+    cluster: LocalCluster,
+) -> None:
+    """It was lost there until an operator came, since the others had what it did in their states, too."""
+    with cluster.client(timeout=30) as boom:
+        for number in range(4):
+            boom.submit(LOST, [Put(b"k%d" % number, b"x" * 200), Add(b"n", 1)], wait="applied")
+        wait_for(lambda: all_equal(cluster, boom))
+        boom.create_snapshot()
+        sets = [cluster.data_dirs[node] / "snapshots" for node in cluster.nodes]
+        wait_for(lambda: all(any(each.glob("*.set")) for each in sets))
+        lacks_it, *others = cluster.nodes
+        for node in others:  # which have their states saved, too
+            cluster.kill(node, signal.SIGTERM)
+            wait_for(partial(is_gone, cluster, node))
+        cluster.kill(lacks_it)
+        for each in sets[0].glob("*.set"):
+            each.unlink()
+        shutil.rmtree(cluster.data_dirs[lacks_it] / "partitions" / str(LOST) / "state")
+        for node in cluster.nodes:
+            flip(cluster, node, batch=2)
+            cluster.start_node(node)
+        wait_for(lambda: all_equal(cluster, boom))
+        assert states(cluster, boom, LOST) == {"running"}
+        assert boom.get(LOST, b"k2", stale=True, node=cluster.addresses[lacks_it]) == b"x" * 200
+        assert boom.status()["voids"][0] == 0
+
+
+def is_gone(cluster: LocalCluster, node: str) -> bool:
+    return not cluster.alive(node)
 
 
 def test_a_log_that_others_have_applied_keeps_its_records_beside_it(tmp_path: Path) -> None:

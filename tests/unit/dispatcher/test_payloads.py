@@ -22,6 +22,8 @@ from raftlog.links.feed import Feeds
 from raftlog.links.lacks import Lack, unpack
 from raftlog.links.payloads import DamagedPayload
 from raftlog.repair.repair import Repair
+from tests.unit.partitions.holes_world import GONE as GONE_BATCH
+from tests.unit.partitions.holes_world import with_hole
 from tests.unit.raftlog.world import MemoryDisk
 
 PEER = NodeId("n2")
@@ -238,6 +240,26 @@ def test_what_a_full_link_did_not_take_is_sent_later_and_what_it_took_is_not_sen
     wire.room = None
     feeds.pump(term=1, settled=False)
     assert wire.bodies[10:] == [each.digest for each in (*routes[:4], *routes[7:])]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_has_turned_up_and_waits_to_be_written_is_not_denied(*, applied: bool) -> None:
+    """A leader that had just got it called it damaged, as all others did, and it was declared void."""
+    _, log, batches = with_hole()
+    gone, absent = batches[GONE_BATCH], Route(NOT_YET, Term(1), batches[-1].last_index, b"x" * 16)
+    payloads = PartitionPayloads({NOT_YET: log}, lambda _: None, applied=lambda *_: applied)
+    lost = Route(NOT_YET, Term(1), gone.last_index, gone.digest)
+    denied = Lack.APPLIED if applied else Lack.DAMAGED
+    assert payloads.lack(lost) is denied
+    assert log.append(gone)
+    assert (payloads.holds(lost), payloads.lack(lost)) == (False, Lack.UNKNOWN)
+    job = log.take()
+    assert job is not None
+    job.run()
+    assert payloads.lack(lost) is Lack.UNKNOWN, "nobody has been told that it is written"
+    job.done()
+    assert payloads.holds(lost)
+    assert payloads.lack(absent) is (Lack.APPLIED if applied else Lack.ABSENT)
 
 
 def test_what_nobody_had_of_any_partition_is_named_as_the_log_knows_it() -> None:

@@ -187,23 +187,36 @@ async def test_what_nothing_here_helps_against_is_asked_for() -> None:
     assert world.wanted == ["no set", "no set"]
 
 
-async def test_for_what_another_node_has_of_a_lost_batch_only_a_set_from_behind_it_is_asked_for() -> None:
-    """One from in front of it was taken, and the node was started again and again with the same hole."""
-    world = World()
-    places = {(5, b"d"): SimpleNamespace(global_index=9)}
-    store = SimpleNamespace(place_of=lambda last_index, digest: places[last_index, digest])
-    lost = [(Route(P, Term(1), PartitionLogIndex(5), b"d"), Lack.COMPACTED)]
-    presence: Any = SimpleNamespace(
+def lacking(lack: Lack | None, *, committed: bool = True) -> Any:
+    """A node that has applied what is in front of a batch which it has lost; what others say of that."""
+    places = {(5, b"d"): SimpleNamespace(global_index=9)} if committed else {}
+    store = SimpleNamespace(place_of=lambda last_index, digest: places.get((last_index, digest)))
+    lost = [(Route(P, Term(1), PartitionLogIndex(5), b"d"), lack)]
+    return SimpleNamespace(
         raft=SimpleNamespace(repair=SimpleNamespace(lost=lambda: lost)),
         workers={P: SimpleNamespace(applied_index=4)},
         logs={P: store},
         voiding=SimpleNamespace(stuck=lambda: None),
     )
+
+
+@pytest.mark.parametrize("lack", [Lack.COMPACTED, Lack.APPLIED])
+async def test_for_what_another_node_has_of_a_lost_batch_only_a_set_from_behind_it_is_asked_for(lack: Lack) -> None:
+    """One from in front of it was taken, and the node was started again and again with the same hole.
+
+    Where others had it in their states, as well as in sets, none was asked for: the partition was lost there for good.
+    """
+    world, presence = World(), lacking(lack)
     world.rebuilding.tick(100.0, Presence._stuck(presence))
     assert (len(world.wanted), world.behind) == (1, [8])
     presence.workers[P].applied_index = 5
     world.rebuilding.tick(200.0, Presence._stuck(presence))
     assert world.behind == [8], "its state has come past it"
+
+
+@pytest.mark.parametrize("lack", [Lack.ABSENT, Lack.DAMAGED, Lack.APPLIED, None])
+def test_what_nobody_has_in_a_state_or_is_not_committed_here_yet_no_set_is_asked_for(lack: Lack | None) -> None:
+    assert Presence._stuck(lacking(lack, committed=lack is not Lack.APPLIED)) is None
 
 
 async def test_one_that_is_destroyed_in_the_turn_in_which_it_is_found_is_let_go() -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from chaos.sim.disk import SimDisk
 from dispatcher.pipeline.voiding import Voiding
-from logboom.errors import InvalidRequest, NotLeader
+from logboom.errors import InvalidRequest, NotLeader, Voided
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Kind
+from partitions.log.log import PartitionLog
+from partitions.log.reading import DamagedBatch
 from raftlog.entries.lifecycle import Change
 from raftlog.entries.parent_state import ParentState
 from raftlog.entries.voids import Void, Voids
 from raftlog.links.lacks import Lack
 from raftlog.repair.repair import ASK_AGAIN_S, Standing
 from raftlog.repair.seals import Seals
+from tests.unit.partitions.batches import chain
+from tests.unit.partitions.holes_world import GONE, commit, with_hole
+from tests.unit.partitions.mending_world import flush, open_log
 from tests.unit.raftlog.holes_world import A, World, route
 
 P, DIGEST = PartitionId(3), b"d" * 32
@@ -149,28 +156,38 @@ async def test_asked_again_the_same_is_said_of_what_another_node_has_in_a_set() 
 class Node:
     """One that is handed up a void: somebody's state has what the batch did."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Any, store: PartitionLog | None = None) -> None:
         self.stepped_over: list[bytes] = []
         self.remaking = False
         self.workers: dict[PartitionId, Any] = {} if worker is None else {P: worker}
-        store = SimpleNamespace(void=lambda _, digest: self.stepped_over.append(digest), hole=None)
+        stepped = SimpleNamespace(
+            void=lambda _, digest: self.stepped_over.append(digest),
+            hole=None,
+            excuse=lambda _: None,
+            excuse_through=lambda _: None,
+        )
         pipeline = SimpleNamespace(
-            logs={P: store},
+            logs={P: stepped if store is None else store},
             workers=self.workers,
             pending=SimpleNamespace(voided=lambda *_: None),
             rebuilding=SimpleNamespace(is_remaking=lambda _: self.remaking),
             snapshots=SimpleNamespace(installing=SimpleNamespace(least=0)),
             raft=SimpleNamespace(
                 admits=False,
-                repair=SimpleNamespace(seals=Seals(lambda *_: None)),
+                repair=SimpleNamespace(seals=Seals(lambda *_: None), holes={}),
                 mending=SimpleNamespace(voided=lambda _: None),
             ),
-            look_again=lambda _: None,
             parent=ParentState(),
         )
         self.parent = pipeline.parent
+        self.raft = pipeline.raft
         self.voiding = Voiding(pipeline)  # type: ignore[arg-type]
-        row = P, PartitionLogIndex(4), PartitionLogIndex(5), DIGEST, GlobalLogIndex(9), 12, True
+        pipeline.look_again = self.voiding.look_again
+        if store is None:
+            self.carries_out(4, 5, DIGEST, 9)
+
+    def carries_out(self, first: int, last: int, digest: bytes, global_index: int, *, applied: bool = True) -> None:
+        row = P, PartitionLogIndex(first), PartitionLogIndex(last), digest, GlobalLogIndex(global_index), 12, applied
         self.voiding._carry_out(Void(*row))
 
 
@@ -207,3 +224,90 @@ def test_nor_while_the_state_is_made_anew(remade: int) -> None:
     node.voiding.look_again(P)
     assert node.stepped_over == [DIGEST] * (remade == 5)
     assert (node.voiding.stuck() is None) == (remade == 5)
+
+
+OTHER = b"e" * 32
+
+
+def test_what_another_void_steps_over_makes_up_for_none_that_others_have_applied() -> None:
+    """The first was forgotten: the node waited for nothing, and its partition was lost there over all starts."""
+    node = Node(at(3))
+    node.carries_out(8, 8, OTHER, 13, applied=False)
+    assert node.stepped_over == [OTHER]
+    lacks = node.voiding.stuck()
+    assert lacks is not None
+    assert (lacks.behind, "ends at 5" in lacks.story) == (8, True)
+    node.carries_out(4, 5, DIGEST, 9, applied=False)  # whoever had it applied is lost, too
+    assert (node.stepped_over, node.voiding.stuck()) == ([OTHER, DIGEST], None)
+
+
+def test_a_state_that_has_what_several_did_steps_over_all_of_them() -> None:
+    node = Node(None)
+    node.carries_out(8, 8, OTHER, 13)
+    lacks = node.voiding.stuck()
+    assert lacks is not None
+    assert (lacks.behind, "ends at 8" in lacks.story) == (12, True), "a set from behind all of them"
+    node.workers[P] = at(9)
+    node.voiding.look_again(P)
+    assert (node.stepped_over, node.voiding.stuck()) == ([DIGEST, OTHER], None)
+
+
+def test_one_of_several_is_stepped_over_where_the_state_has_no_more() -> None:
+    node = Node(None)
+    node.carries_out(8, 8, OTHER, 13)
+    node.workers[P] = at(5)
+    node.voiding.look_again(P)
+    lacks = node.voiding.stuck()
+    assert lacks is not None
+    assert (node.stepped_over, lacks.behind) == ([DIGEST], 12)
+
+
+def test_what_lies_behind_one_that_others_have_applied_is_durable_and_it_is_lost_all_the_same() -> None:
+    """Those who had applied it could apply nothing behind it, and so never gave the set that this node waits for."""
+    _, log, batches = with_hole()
+    before, gone = batches[GONE - 1].last_index, batches[GONE]
+    node = Node(at(before), log)
+    node.carries_out(gone.header.first_index, gone.last_index, gone.digest, GONE + 1)
+    assert log.durable_index == batches[-1].last_index
+    hole = node.voiding.hole_of(P)
+    assert hole is not None
+    assert (hole.first_index, hole.digest) == (gone.header.first_index, gone.digest)
+    with pytest.raises(DamagedBatch):
+        log.read_committed(after_index=before, through_index=1 << 40, max_bytes=1)
+    node.workers[P] = at(gone.last_index)
+    node.voiding.look_again(P)
+    assert node.voiding.hole_of(P) is None
+    with pytest.raises(Voided):
+        log.read_committed(after_index=before, through_index=1 << 40, max_bytes=1)
+
+
+def test_one_that_turns_up_after_all_holds_up_nothing() -> None:
+    _, log, batches = with_hole()
+    node, gone = Node(at(batches[GONE - 1].last_index), log), batches[GONE]
+    node.carries_out(gone.header.first_index, gone.last_index, gone.digest, GONE + 1)
+    assert log.append(gone)
+    flush(log)
+    assert node.voiding.hole_of(P) is None
+
+
+def test_the_log_of_one_that_is_not_open_goes_on_once_it_is_known_what_its_state_has() -> None:
+    """Else the journal came to begin behind what a state that nobody has looked at may lack."""
+    _, log, batches = with_hole()
+    node, gone = Node(None, log), batches[GONE]
+    node.carries_out(gone.header.first_index, gone.last_index, gone.digest, GONE + 1)
+    assert log.durable_index == batches[GONE - 1].last_index
+    node.workers[P] = at(0)
+    node.voiding.look_again(P)
+    assert log.durable_index == batches[-1].last_index
+
+
+def test_what_the_state_has_holds_up_nothing_though_something_in_front_is_not_synced_yet() -> None:
+    """Nobody looked again once that was synced: the node was lost until it was started anew."""
+    log, batches = open_log(SimDisk(random.Random(1))), chain(7)
+    for number, batch in enumerate(batches):
+        assert log.concede(batch.last_index, batch.digest) if number == GONE else log.append(batch)
+    commit(log, batches)
+    node = Node(at(batches[GONE].last_index), log)
+    node.voiding.look_again(P)
+    flush(log)
+    assert (node.voiding.hole_of(P), log.durable_index) == (None, batches[-1].last_index)

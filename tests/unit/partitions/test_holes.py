@@ -67,6 +67,30 @@ def test_a_hole_is_filled_by_the_batch_and_durable_when_that_is_synced() -> None
     assert not log.is_hole(batches[GONE].last_index, batches[GONE].digest)
 
 
+def test_holes_that_the_state_makes_up_for_hold_up_nothing_behind_what_is_not_synced_yet_either() -> None:
+    """Only one that was next to be durable was excused, and nobody looked again: it stayed lost until a start."""
+    log, batches = open_log(SimDisk(random.Random(1))), chain(7)
+    for number, batch in enumerate(batches):
+        assert log.concede(batch.last_index, batch.digest) if number in (2, 3, 5) else log.append(batch)
+    commit(log, batches)
+    log.excuse_through(batches[3].last_index)
+    assert (log.durable_index, log.hole) == (0, None), "nothing is synced yet"
+    flush(log)
+    assert log.durable_index == batches[4].last_index
+    assert log.hole is not None
+    assert log.hole.digest == batches[5].digest, "beyond the state"
+    assert [log.is_lost(each.last_index, each.digest) for each in batches[2:4]] == [True, True]
+
+
+def test_what_is_excused_while_it_waits_to_be_written_is_durable_once_it_is_synced() -> None:
+    _, log, batches = with_hole()
+    assert log.append(batches[GONE])
+    log.excuse(batches[GONE].last_index)
+    assert log.durable_index == batches[GONE - 1].last_index
+    flush(log)
+    assert log.durable_index == batches[-1].last_index
+
+
 def test_a_hole_at_the_very_end_is_filled_as_well() -> None:
     """Nothing that was appended reaches as far: what comes there looks like something new."""
     log, batches = open_log(SimDisk(random.Random(1))), chain(3)
@@ -226,6 +250,29 @@ def test_what_was_declared_void_since_it_was_lost_here_is_saved_as_void() -> Non
     log.save_fetched(Rows(), voids=[(gone.last_index, gone.digest)])()
     log.close()
     read_over(open_log(disk, LogBase(last.last_index, last.digest, 7)), batches)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_what_lies_in_its_place_here_is_saved_as_void_all_the_same(*, found: bool) -> None:
+    """It was damaged there for ever, or even a record, where it is void on all other nodes. ``found``: that it rots."""
+    disk, batches = SimDisk(random.Random(1)), chain(7)
+    log = open_log(disk)
+    for batch in batches:
+        log.append(batch)
+        flush(log)
+    commit(log, batches)
+    gone, last = batches[GONE], batches[-1]
+    if found:
+        assert log.lose(gone.last_index, gone.digest)
+    elsewhere = (gone.last_index, batches[GONE + 1].digest), (gone.last_index - 1, gone.digest), (1 << 40, gone.digest)
+    log.save_fetched(Rows(), voids=[*elsewhere, (gone.last_index, gone.digest)])()
+    log.close()
+    again = open_log(disk, LogBase(last.last_index, last.digest, 7))  # type: ignore[arg-type]
+    assert again.lost() == []
+    read_over(again, batches)
+    again.save_places(last.last_index)()
+    again.compact(last.header.first_index)()
+    assert again.first_available_index > gone.last_index
 
 
 def compacted_and_opened_again(gone: int) -> tuple[tuple[int, ...], tuple[int, ...], SimDisk, LogBase]:
