@@ -16,8 +16,8 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     election_max_ms: int = 300
     """Longest; each follower draws between the two."""
     election_patience_ms: int = 1_000
-    """Where a leader's signs of life come irregularly, followers wait for up to twice the longest silence of late, and
-    at most this long; up to `election_max_ms`: never longer than that."""
+    """Followers stretch their timeouts to twice the longest silence of late, but to no more than this. A value at or
+    below `election_max_ms` switches the stretching off."""
     fallback_ms: int = 500
     """A leader without a quorum's answers for this long steps down; one whose disk hangs for so long falls silent."""
     spare_linger_ms: int = 5

@@ -136,7 +136,8 @@ def test_what_status_says_is_on_the_page_of_what_one_sees() -> None:
     shown = (ROOT / "logboom" / "cli" / "operate.py").read_text()
     words = (
         "no majority", "no node leads", "has lost its journal", "is still recovering", "has no link with any other",
-        "can take no writes", "damaged on", "the states", "refuses us", "goes by rules of before",
+        "can take no writes", "damaged on", "the states", "refuses us", "goes by rules of before", "does not return",
+        "has not been open for", "is not scrubbed any more", "nodes go by different rules",
     )  # fmt: skip
     for each in words:
         assert each in shown, f"status says {each!r} no more"

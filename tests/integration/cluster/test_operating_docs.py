@@ -137,26 +137,52 @@ def inspect(world: Machines, log: int) -> None:
         assert world.paste(line)
 
 
-def test_certificates_of_our_own_authority_are_replaced(world: Machines, tmp_path: Path) -> None:
-    begin(world)
-    world.paste("logboom submit -p 0 put k v")
-    world.paste(block("cat tls/ca.pem"))
+def names_of_clients() -> str:
+    """The option that the page gives those who go by rules."""
+    found = re.search(r"`(--clients [\w,-]+)`", prose())
+    assert found is not None
+    return found[1]
 
-    def everybody_takes(place: str, *names: str) -> None:
-        for name in names:
-            shutil.copy(tmp_path / place / name, tmp_path / "tls" / f"{name}.part")
-            (tmp_path / "tls" / f"{name}.part").replace(tmp_path / "tls" / name)
+
+def begin_with_rules(world: Machines, directory: Path) -> None:
+    """By "Who may do what"; we are ``ops``."""
+    world.paste(f"{block('logboom certs --dir tls').rstrip()} {names_of_clients()}")
+    (directory / "rules.toml").write_text(block('principal = "ops"', "toml"))
+    access = block("[access]", "toml").replace("/etc/logboom/rules.toml", "rules.toml")
+    for node in NODES:
+        world.configure(node, last=access)
+        world.start(node)
+    clients_know(world)
+    world.environment["LOGBOOM_TLS_DIR"] = "tls/clients/ops"
+    world.healthy()
+
+
+def test_certificates_of_our_own_authority_are_replaced(world: Machines, tmp_path: Path) -> None:
+    begin_with_rules(world, tmp_path)
+    world.paste("logboom submit -p 0 put k v")
+    made, *both = block("cat tls/ca.pem").splitlines()
+    world.paste("\n".join([f"{made} {names_of_clients()}", *both]))
+
+    def everybody_takes(*files: tuple[str, str]) -> None:
+        for new, old in files:
+            shutil.copy(tmp_path / new, tmp_path / "tls" / f"{old}.part")
+            (tmp_path / "tls" / f"{old}.part").replace(tmp_path / "tls" / old)
         world.healthy()
 
-    authorities = ("ca.pem", "client-ca.pem")
-    own = [f"{who}.{kind}" for who in (*NODES, "client") for kind in ("pem", "key")]
-    for place, names in (("both", authorities), ("new", own), ("new", authorities)):
-        everybody_takes(place, *names)
+    def authorities(place: str) -> list[tuple[str, str]]:
+        places = [("ca.pem", "ca.pem"), ("client-ca.pem", "client-ca.pem"), ("ca.pem", "clients/ops/ca.pem")]
+        return [(f"{place}/{new}", old) for new, old in places]
+
+    own = [f"{who}.{kind}" for who in (*NODES, "clients/ops/client") for kind in ("pem", "key")]
+    for files in (authorities("both"), [(f"new/{name}", name) for name in own], authorities("new")):
+        everybody_takes(*files)
         world.stop("n1")  # who begins anew knows all others by what it finds now, and is known to them
         world.start("n1")
         wait_for(lambda: '"connected": false' not in world.paste("logboom members list -o json"))
         world.healthy()
     assert "v" in world.paste("logboom get -p 0 k")
+    world.environment["LOGBOOM_TLS_DIR"] = "new"  # which nobody has a rule for
+    assert "permission_denied" in world.paste("logboom get -p 0 k", status=1)
 
 
 def test_a_disk_on_which_nothing_is_admitted_any_more(world: Machines) -> None:
@@ -183,21 +209,11 @@ def test_a_disk_on_which_nothing_is_admitted_any_more(world: Machines) -> None:
 
 
 def test_who_may_do_what(world: Machines, tmp_path: Path) -> None:
-    names = re.search(r"`--clients ([\w,-]+)`", prose())
-    assert names is not None
-    world.paste(f"{block('logboom certs --dir tls').rstrip()} --clients {names[1]}")
-    (tmp_path / "rules.toml").write_text(block('principal = "ops"', "toml"))
-    access = block("[access]", "toml").replace("/etc/logboom/rules.toml", "rules.toml")
-    for node in NODES:
-        world.configure(node, last=access)
-        world.start(node)
-    clients_know(world)
+    begin_with_rules(world, tmp_path)
 
     def go_as(who: str) -> None:
         world.environment["LOGBOOM_TLS_DIR"] = f"tls/clients/{who}"
 
-    go_as("ops")
-    world.healthy()
     assert "8" in world.paste("logboom partitions create --state-machine log")
     go_as("spark-jobs")
     world.paste("logboom submit -p 7 put k v")
