@@ -23,7 +23,7 @@ from logboom.errors import (
 )
 from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
-from logboom.spark.times import PROBES_MAX, offsets_from
+from logboom.spark.times import PROBES_MAX, in_turn, offsets_from
 from logboom.types import Watermark
 
 log: Final = logging.getLogger("logboom.spark")
@@ -257,10 +257,10 @@ def first_batches(
 
         async def ask(partition: int, start: int) -> None:
             async with gate:
-                await look(partition, start)
+                await in_turn(client, node, lambda: look(partition, start))
                 while again and partition not in found:
                     await asyncio.sleep(ASK_AGAIN_S)
-                    await look(partition, start)
+                    await in_turn(client, node, lambda: look(partition, start))
 
         async def look(partition: int, start: int) -> None:
             # A credit of one byte: one batch.

@@ -15,6 +15,7 @@ from logboom.errors import (
     Voided,
 )
 from logboom.records import RecordBlock
+from logboom.spark import times
 from logboom.spark.options import read_options
 from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, marks, merged_shares
 from logboom.types import Watermark
@@ -147,6 +148,54 @@ def test_probes_end_when_one_of_them_fails():
         with pytest.raises(IndexCompacted):
             first_batches(found, {0: 1, 1: 10, 2: 1}, node=None, follow=True)
         assert found.client.open == 0
+    finally:
+        found.end()
+
+
+class Turns(Client):
+    """Of three nodes that are asked in turn the first is far behind, or its disk hangs."""
+
+    timeout = 5.0
+
+    def __init__(self):
+        super().__init__()
+        self.asked = self.waiting = 0
+
+    async def tail(self, partition, *, follow, node=None, **how):
+        self.asked += 1
+        if node is not None or self.asked % 3 == 1:
+            self.waiting += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.waiting -= 1
+        async for batch in super().tail(partition, **how):
+            yield batch
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"ordered": "global"}, {"ordered": "global", "startingOffsets": '{"0": 60, "1": 3}'}]
+)
+def test_whoever_says_nothing_keeps_no_query_from_being_planned(how, monkeypatch):
+    """A third of the logs was waited for until the time was over, again and again."""
+    monkeypatch.setattr(times, "ANSWERED_S", 0.05)
+    found = Local(Turns())
+    try:
+        parts = [Share(0, 60, 99), Share(1, 3, 9)] if "startingOffsets" in how else [Share(0, 50, 99), Share(1, 1, 9)]
+        planned = plan(found, **how)
+        assert (list(planned[0].parts) if "ordered" in how else planned) == parts
+        assert found.client.waiting == 0
+    finally:
+        found.end()
+
+
+def test_but_one_that_was_named_is_waited_for():
+    found = Local(Turns())
+    found.client.timeout = 0.2
+    try:
+        with pytest.raises(DeadlineExceeded, match="not all of 1 logs"):
+            first_batches(found, {0: 60}, node="n1", follow=True)
+        assert (found.client.asked, found.client.waiting) == (1, 0)
     finally:
         found.end()
 
