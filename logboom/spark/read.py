@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -38,11 +39,15 @@ def read_state(options: ReadOptions, share: Share, names: Sequence[str], session
     node = _address(options, session)
     at_least = options.at_global if options.at_global is not None else (0 if node is not None else None)
     patience = min(SPILL_AFTER_S, options.target.request_timeout_ms / 1000 / 4)
+    any_replica = node is None and at_least is not None
+    failures = 0
 
     def scan(client: Client) -> AsyncIterator[tuple[int, RecordBlock]]:
-        return client.scan_blocks(share.partition_id, at_least=at_least, node=node)
+        blocks = client.scan_blocks(share.partition_id, at_least=at_least, node=node)
+        left = options.retries - failures
+        # The last one that is asked has all of the time.
+        return _begun(blocks, _share_of(client.timeout, left)) if any_replica and left > 0 else blocks
 
-    failures = 0
     while True:
         begun = False
         try:
@@ -55,9 +60,36 @@ def read_state(options: ReadOptions, share: Share, names: Sequence[str], session
             return
         except LogboomError as error:
             failures += 1
+            # Whoever was asked is behind, or its disk hangs: the next one has its turn.
+            late = any_replica and isinstance(error, DeadlineExceeded)
             # Half of one view and half of another would be no view at all.
-            if begun or not error.retryable or failures > options.retries:
+            if begun or not (error.retryable or late) or failures > options.retries:
                 raise
+            if late:
+                _meet(share.partition_id, session)
+
+
+def _share_of(timeout: float, left: int) -> float:
+    """Of the time to answer in, for one that is asked before so many others; each has more than the one before."""
+    return max(min(GLANCE_S, timeout / 2), timeout / (1 << min(left, 8)))
+
+
+async def _begun(
+    blocks: AsyncGenerator[tuple[int, RecordBlock], None], timeout: float
+) -> AsyncIterator[tuple[int, RecordBlock]]:
+    """The same blocks. Raises DeadlineExceeded where the first one does not come in this time."""
+    try:
+        try:
+            async with asyncio.timeout(timeout):
+                first = await anext(blocks, None)
+        except TimeoutError:
+            raise DeadlineExceeded("a replica did not answer in time", outcome="not_applied") from None
+        if first is not None:
+            yield first
+            async for block in blocks:
+                yield block
+    finally:
+        await close_now(blocks)
 
 
 def read_log(
