@@ -95,7 +95,7 @@ async def _begun(
 def read_log(
     options: ReadOptions, share: Share, span: Span, schema: pa.Schema, session: Session
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a share. Raises DeadlineExceeded, IndexCompacted, Voided, PartitionDestroyed."""
+    """The records of a share, of the span. Raises DeadlineExceeded, IndexCompacted, Voided, PartitionDestroyed."""
     node = _address(options, session)
     position, failures = share.start, 0
     while position <= share.end:
@@ -105,7 +105,7 @@ def read_log(
                 cuts = [_cut(b, share, span) for b in batches]
                 for ready in _gathered([c for c in cuts if c is not None]):
                     yield from pieces(log_columns(ready, schema))
-                if position > share.end:
+                if position > share.end or batches[-1].global_index > span.high:
                     return
         except IndexCompacted as error:
             first = int(error.fields.get("first", share.end + 1))
@@ -115,10 +115,11 @@ def read_log(
             log.warning(GONE, share.partition_id, gone, position)
             position = max(position, first)
         except Voided as error:
-            if options.fail_on_data_loss:
-                raise
             following = max(position + 1, int(error.fields.get("next", share.end + 1)))
-            log.warning(GONE, share.partition_id, min(following, share.end + 1) - position, position)
+            if error.fields.get("global_index", span.low) in span:
+                if options.fail_on_data_loss:
+                    raise
+                log.warning(GONE, share.partition_id, min(following, share.end + 1) - position, position)
             position = following
         except PartitionDestroyed as error:
             if options.fail_on_data_loss:
