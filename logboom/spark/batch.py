@@ -96,8 +96,8 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
     if options.partitions is None:
         # As submit_by_key: a key stays where it is, whatever is created later.
         first = range(found.run(lambda client: client.key_partitions()))
-        # Rows that name their partition may name a later one, of the same kind.
-        kinds = {machines[p] for p in first if p in machines}
+        # Rows that name their partition may name a later one, of the same kind; once those are gone that of all others.
+        kinds = {machines[p] for p in first if p in machines} or set(machines.values())
         alike = tuple(p for p, machine in machines.items() if machine in kinds)
         gone = [p for p in first if p not in machines]
         if gone and not by_name:
@@ -106,7 +106,7 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
                 "those that are left (option partitions); most keys then go to another than before",
                 partition_id=gone[0],
             )
-        options = replace(options, partitions=alike if by_name and alike else tuple(first))
+        options = replace(options, partitions=alike if by_name else tuple(first))
     return WritePlan(
         target=options.target,
         layout=layout_of(_arrow_schema(schema), options, machines),
