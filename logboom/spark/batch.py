@@ -17,13 +17,20 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, Inpu
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from logboom.errors import DeadlineExceeded, InvalidRequest, LineageMismatch, PartitionDestroyed, Unavailable
+from logboom.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    LineageMismatch,
+    PartitionDestroyed,
+    Unavailable,
+    UnknownOutcome,
+)
 from logboom.spark.columns import STATE, log_schema
 from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
 from logboom.spark.options import ReadOptions, Target, View, WriteOptions
 from logboom.spark.read import read_log, read_merged, read_state
-from logboom.spark.report import finish
+from logboom.spark.report import finish, leave_error
 from logboom.spark.shares import EVERYTHING, Merged, Share, Span, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
 from logboom.types import lineage_shown
@@ -200,7 +207,17 @@ class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
         finish(self._plan, task_reports(messages), began=self._began)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commands that were applied stay applied; a run with the same ``writeId`` completes them."""
+        """Commands that were applied stay applied; a run with the same ``writeId`` completes them.
+
+        Where a task failed, that is left in place of the report of an earlier write; a commit leaves its own error.
+        """
+        plan, failed = self._plan, sum(message is None for message in messages)
+        if plan.report_file is not None and failed:
+            story = (
+                f"write {plan.write_id}: {failed} of {len(messages)} tasks did not come to their end; what they wrote, "
+                "and others, stays, and a run under the same writeId completes it"
+            )
+            leave_error(plan.report_file, UnknownOutcome(story))
 
 
 class LogboomReader(DataSourceReader):  # type: ignore[misc]
