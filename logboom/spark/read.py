@@ -325,7 +325,8 @@ def _scan(
     for batches in session.prefetch(scan, size=_size, bytes_max=options.fetch_bytes, timeout=patience):
         if unsure and node is not None:
             # Now that it is under way nothing of it is removed any more.
-            held = held_by(node, progress.wanted(), progress.after_global + 1, session, timeout=patience)
+            alone = options.node is not None
+            held = held_by(node, progress.wanted(), progress.after_global + 1, session, timeout=patience, alone=alone)
             if held.gone:
                 raise _BeginsLater
             progress.passed, unsure = {**progress.passed, **held.passed}, False

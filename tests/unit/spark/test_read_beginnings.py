@@ -2,7 +2,8 @@
 
 import pytest
 
-from logboom.errors import IndexCompacted, PartitionDestroyed, Unavailable
+from logboom.errors import DeadlineExceeded, IndexCompacted, PartitionDestroyed, Unavailable
+from logboom.spark import beginnings
 from logboom.spark.read import EMPTY_PASSES
 from logboom.spark.shares import Share
 from tests.unit.spark.read_world import HANGS, batch, merged, offsets, session
@@ -84,6 +85,17 @@ def test_not_all_tasks_ask_the_same(three):
 def test_one_that_was_named_is_the_only_one_to_be_asked(three):
     with pytest.raises(IndexCompacted, match="offset 1 is gone"):
         list(merged(three([LATER], [B, C], n2={0: (3, 8, 9)}), BOTH, 1, 9, node="n2"))
+
+
+def test_and_it_has_all_of_the_time(three, monkeypatch):
+    """It was left for another after a glance, and there was none."""
+    monkeypatch.setattr(beginnings, "GLANCE_S", 0.0)
+    found = three([LATER], [A, B, C])
+    found.client.late = {"n:2"}
+    assert offsets(merged(found, BOTH, 1, 9, node="n2", numRetries="0")) == [1, 2, 1, 2, 3]
+    assert scanned(found) == ["n:2", "n:2"]
+    with pytest.raises(DeadlineExceeded, match="no record after offset 0 came within 100 ms"):
+        list(merged(three([LATER], n2=HANGS), BOTH, 1, 9, node="n2", requestTimeoutMs="100"))
 
 
 def test_what_all_have_removed_is_lost_and_one_that_has_most_is_read_from(three, caplog):
