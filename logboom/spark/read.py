@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -15,12 +16,13 @@ from logboom.client import Client
 from logboom.client.reads import LogBatch, close_now
 from logboom.errors import DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
 from logboom.records import RecordBlock
+from logboom.spark.apart import APART_MAX, in_order
 from logboom.spark.beginnings import GLANCE_S, Choice, held_by, holder
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import ReadOptions
 from logboom.spark.progress import GONE, Progress, lost, scattered
-from logboom.spark.shares import Merged, Share, Span, without
+from logboom.spark.shares import Merged, Share, Span, first_from, without
 
 log: Final = logging.getLogger("logboom.spark")
 CREDIT_MIN: Final = 64 * 1024
@@ -201,6 +203,7 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
     something at the end of the range, or behind it, has been seen. Where on all nodes one log begins behind the range's
     start, all are read from where they begin: each has removed what it has, and from a common index on others would
     lack more. Then it matters which node is asked (``beginnings``), and lost is what none of those that answer has.
+    Where each of them lacks something that another has, each log is read from whoever has it (``apart``).
     """
     node = _address(options, session)
     progress = Progress(merged, options.fail_on_data_loss, merged.span.low - 1)
@@ -209,15 +212,15 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
     begins_later, empty = False, 0
     refused = False  # by index, by the very node that was chosen: what it has removed nobody wants
     while not progress.done():
-        before, asked = progress.after_global, node
+        before, source = progress.after_global, _scan(progress, node, options, session)
         progress.from_first, progress.passed, begins_later, begun_anew = begins_later, {}, False, False
         try:
             if progress.from_first:
                 begun_anew = True
-                asked, progress.passed = _begin_anew(progress, node, failures, options, session, all_of_it=refused)
+                source = _begin_anew(progress, node, failures, options, session, all_of_it=refused)
                 if progress.done():
                     return
-            for batches in _scan(progress, asked, options, session):
+            for batches in source:
                 taken = progress.batches_of(batches)
                 parts = {s.partition_id: s for s in progress.merged.parts}
                 cuts = [_cut(b, parts[b.partition_id], merged.span) for b in taken]
@@ -262,21 +265,47 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
 
 def _begin_anew(
     progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session, *, all_of_it: bool
-) -> tuple[str, Mapping[int, int]]:
-    """Which node to read from where its logs begin, and what that is in front of the range.
+) -> Iterator[list[LogBatch | Voided]]:
+    """What comes from a node where its logs begin, or else from several.
 
     ``all_of_it``: from there whichever it is, be it behind.
     Raises IndexCompacted for what is gone; with ``failOnDataLoss=false`` goes on behind that.
     """
     found = _holder(progress, node, turn, options, session)
     _go_on_behind(progress, found.lost, options, session)
+    if found.elsewhere and len(progress.merged.parts) <= APART_MAX:
+        progress.from_first = False
+        return _apart(progress, options, session)
     if found.elsewhere and options.fail_on_data_loss:
         raise scattered(found.node, found.elsewhere)
     _go_on_behind(progress, found.elsewhere, options, session)
     held = found.held
     # One that is behind is asked again and again, and not for all from the beginning: it has removed nothing.
     progress.from_first = all_of_it or not held.behind or bool(held.gone or held.passed)
-    return found.node, held.passed
+    progress.passed = held.passed
+    return _scan(progress, found.node, options, session)
+
+
+def _apart(progress: Progress, options: ReadOptions, session: Session) -> Iterator[list[LogBatch | Voided]]:
+    wanted, start_global = progress.wanted(), progress.after_global + 1
+    ends = {share.partition_id: share.end for share in wanted}
+    # What another task reads, or nobody wants, may be gone everywhere.
+    firsts = first_from(start_global, session, ends, node=None)
+    shares = [replace(s, start=max(s.start, firsts.get(s.partition_id, 0))) for s in wanted]
+    credit = max(1, options.fetch_bytes // 2 // max(1, len(shares)))
+
+    async def read(client: Client) -> AsyncIterator[LogBatch | Voided]:
+        items = in_order(client, shares, credit=credit)
+        try:
+            async for item in items:
+                yield item
+        except IndexCompacted as error:
+            raise _BeginsLater from error
+        finally:
+            await close_now(items)
+
+    patience = options.target.request_timeout_ms / 1000
+    yield from session.prefetch(read, size=_size, bytes_max=options.fetch_bytes, timeout=patience)
 
 
 def _pass_over_lost(progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session) -> None:

@@ -238,11 +238,11 @@ def first_asked(options: ReadOptions, session: Session, last: Mapping[int, int])
     """
     wanted = dict[int, int]()
     if options.start_global and options.ordered == "partition":
-        wanted = _first_from(options.start_global, session, last, node=options.node)
+        wanted = first_from(options.start_global, session, last, node=options.node)
     return wanted | first_held(session, [p for p in last if p not in wanted], node=options.node)
 
 
-def _first_from(start_global: int, session: Session, last: Mapping[int, int], *, node: str | None) -> dict[int, int]:
+def first_from(start_global: int, session: Session, last: Mapping[int, int], *, node: str | None) -> dict[int, int]:
     """The first offset with this global index or a higher one; behind ``last``: none yet.
 
     Not of a log of which something from there on was removed, or of which who is asked does not have the last record.

@@ -3,7 +3,7 @@
 import pytest
 
 from logboom.errors import DeadlineExceeded, IndexCompacted, PartitionDestroyed, Unavailable
-from logboom.spark import beginnings
+from logboom.spark import beginnings, read
 from logboom.spark.read import EMPTY_PASSES
 from logboom.spark.shares import Share
 from tests.unit.spark.read_world import HANGS, batch, merged, offsets, session
@@ -238,8 +238,9 @@ def test_lost_is_what_all_have_removed_wherever_it_is_least(three, caplog):
     assert "partition 0: 1 records from offset 1 on are gone" in caplog.text
 
 
-def test_where_none_has_all_that_others_have_that_is_said(three, caplog):
+def test_where_none_has_all_that_others_have_and_there_are_too_many_logs_that_is_said(three, caplog, monkeypatch):
     """One log of each is held by one node alone; no node can be read from in order."""
+    monkeypatch.setattr(read, "APART_MAX", 1)
     held = {"n1": {0: (3, 5, 9)}, "n2": {1: (3, 6, 9)}, "n3": {0: (4, 9, 9), 1: (3, 6, 9)}}
     parts, third = (Share(0, 1, 3), Share(1, 1, 3)), batch(3, partition=1, global_index=7)
     with pytest.raises(IndexCompacted, match="partition 1: n:2 holds most of these logs, this one from offset 3 on"):
