@@ -17,13 +17,20 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, Inpu
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from logboom.errors import DeadlineExceeded, InvalidRequest, LineageMismatch, PartitionDestroyed, Unavailable
+from logboom.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    LineageMismatch,
+    PartitionDestroyed,
+    Unavailable,
+    UnknownOutcome,
+)
 from logboom.spark.columns import STATE, log_schema
 from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
 from logboom.spark.options import ReadOptions, Target, View, WriteOptions
 from logboom.spark.read import read_log, read_merged, read_state
-from logboom.spark.report import finish
+from logboom.spark.report import finish, leave_error
 from logboom.spark.shares import EVERYTHING, Merged, Share, Span, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
 from logboom.types import lineage_shown
@@ -96,8 +103,8 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
     if options.partitions is None:
         # As submit_by_key: a key stays where it is, whatever is created later.
         first = range(found.run(lambda client: client.key_partitions()))
-        # Rows that name their partition may name a later one, of the same kind.
-        kinds = {machines[p] for p in first if p in machines}
+        # Rows that name their partition may name a later one, of the same kind; once those are gone that of all others.
+        kinds = {machines[p] for p in first if p in machines} or set(machines.values())
         alike = tuple(p for p, machine in machines.items() if machine in kinds)
         gone = [p for p in first if p not in machines]
         if gone and not by_name:
@@ -106,7 +113,7 @@ def plan_write(schema: StructType, options: WriteOptions) -> WritePlan:
                 "those that are left (option partitions); most keys then go to another than before",
                 partition_id=gone[0],
             )
-        options = replace(options, partitions=alike if by_name and alike else tuple(first))
+        options = replace(options, partitions=alike if by_name else tuple(first))
     return WritePlan(
         target=options.target,
         layout=layout_of(_arrow_schema(schema), options, machines),
@@ -200,7 +207,17 @@ class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
         finish(self._plan, task_reports(messages), began=self._began)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commands that were applied stay applied; a run with the same ``writeId`` completes them."""
+        """Commands that were applied stay applied; a run with the same ``writeId`` completes them.
+
+        Where a task failed, that is left in place of the report of an earlier write; a commit leaves its own error.
+        """
+        plan, failed = self._plan, sum(message is None for message in messages)
+        if plan.report_file is not None and failed:
+            story = (
+                f"write {plan.write_id}: {failed} of {len(messages)} tasks did not come to their end; what they wrote, "
+                "and others, stays, and a run under the same writeId completes it"
+            )
+            leave_error(plan.report_file, UnknownOutcome(story))
 
 
 class LogboomReader(DataSourceReader):  # type: ignore[misc]

@@ -61,12 +61,19 @@ class Choice:
         return {p: first for p, first in self.held.gone.items() if first > self.lost.get(p, 0)}
 
 
-def held_by(node: str, wanted: Sequence[Share], start_global: int, session: Session, *, timeout: float) -> Held:
-    """What a node has of shares, from a global index on. Raises DeadlineExceeded, PartitionDestroyed, TimeoutError."""
-    return session.run(lambda client: _held(client, node, wanted, start_global, timeout))
+def held_by(
+    node: str, wanted: Sequence[Share], start_global: int, session: Session, *, timeout: float, alone: bool
+) -> Held:
+    """What a node has of shares, from a global index on. Raises DeadlineExceeded, PartitionDestroyed, TimeoutError.
+
+    ``alone``: no other may be asked, and it has all of the time.
+    """
+    return session.run(lambda client: _held(client, node, wanted, start_global, timeout, alone=alone))
 
 
-async def _held(client: Client, node: str, wanted: Sequence[Share], start_global: int, timeout: float) -> Held:
+async def _held(
+    client: Client, node: str, wanted: Sequence[Share], start_global: int, timeout: float, *, alone: bool
+) -> Held:
     found = Held()
 
     async def first(partition: int, **where: Any) -> int | None:
@@ -95,7 +102,7 @@ async def _held(client: Client, node: str, wanted: Sequence[Share], start_global
             found.passed[partition] = int(removed.first)
 
     gate, clock = asyncio.Semaphore(PROBES_MAX), asyncio.get_running_loop().time
-    glance, end = _glance(timeout), clock() + timeout
+    glance, end = timeout if alone else _glance(timeout), clock() + timeout
 
     async def in_turn(share: Share) -> None:
         async with gate:
@@ -120,12 +127,12 @@ def holder(
 
     async def choose(client: Client) -> Choice:
         if node is not None:
-            return await _choose(client, [node], [], wanted, start_global, timeout)
+            return await _choose(client, [node], [], wanted, start_global, timeout, alone=True)
         members = list((await client.members()).values())
         at = turn % max(1, len(members))
         # From here members may have other addresses.
         given = [each for each in options.target.endpoints.split(",") if each not in members]
-        return await _choose(client, [*members[at:], *members[:at]], given, wanted, start_global, timeout)
+        return await _choose(client, [*members[at:], *members[:at]], given, wanted, start_global, timeout, alone=False)
 
     return session.run(choose)
 
@@ -137,6 +144,8 @@ async def _choose(
     wanted: Sequence[Share],
     start_global: int,
     timeout: float,
+    *,
+    alone: bool,
 ) -> Choice:
     stagger = min(STAGGER_S, _glance(timeout) / 4)
     said: dict[str, Held] = {}
@@ -149,7 +158,7 @@ async def _choose(
                 waiting.clear()
             if waiting:
                 each = waiting.pop(0)
-                asked[each] = asyncio.ensure_future(_held(client, each, wanted, start_global, timeout))
+                asked[each] = asyncio.ensure_future(_held(client, each, wanted, start_global, timeout, alone=alone))
             if not asked:
                 break
             patience = stagger if waiting else None

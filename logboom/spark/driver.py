@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
 
-from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay
+from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay, UnknownOutcome
 from logboom.spark.batch import plan_write
 from logboom.spark.options import WriteOptions, write_options
 from logboom.spark.report import Report, leave, leave_error, load, wait_for
@@ -123,13 +123,13 @@ def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Pat
     try:
         df.write.format("logboom").options(**{**named, "reportFile": str(file)}).mode("append").save()
     except Exception as error:
-        try:
-            load(file, checked.target)  # an error of the commit, typed and whole
-        except LogboomError as whole:
-            if checked.report_file is not None:
-                leave_error(checked.report_file, whole)
-            raise
-        typed = _typed(error)
+        left = _left(file, checked)
+        if left is not None and not _is_of_tasks(left):
+            typed: LogboomError | None = left  # of the commit, typed and whole
+        else:
+            typed = _typed(error)
+        if checked.report_file is not None and (said := typed or left) is not None:
+            leave_error(checked.report_file, said)
         if typed is None:
             raise
         raise typed from error
@@ -142,6 +142,20 @@ def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Pat
     if checked.report_file is not None:
         leave(checked.report_file, report)
     return report
+
+
+def _left(file: Path, checked: WriteOptions) -> LogboomError | None:
+    """The error that a write has left, if it left one."""
+    try:
+        load(file, checked.target)
+    except LogboomError as left:
+        return left
+    return None
+
+
+def _is_of_tasks(left: LogboomError) -> bool:
+    """As ``abort`` leaves it: it says less than what Spark says of them. Of a commit it would be that all is in."""
+    return isinstance(left, UnknownOutcome) and left.outcome == "unknown"
 
 
 def _typed(error: Exception) -> LogboomError | None:

@@ -151,6 +151,7 @@ def scattered(node: str, firsts: Mapping[int, int]) -> IndexCompacted:
     partition, first = next(iter(firsts.items()))
     return IndexCompacted(
         f"partition {partition}: {node} holds most of these logs, this one from offset {first} on; another has more, "
-        "none has all: read them without ordered=global, or with failOnDataLoss=false, which leaves that out",
+        "none has all, and these are too many logs to read each from another: read fewer of them (option partitions), "
+        "or without ordered=global, or with failOnDataLoss=false, which leaves that out",
         first=first,
     )

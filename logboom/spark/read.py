@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -14,12 +16,13 @@ from logboom.client import Client
 from logboom.client.reads import LogBatch, close_now
 from logboom.errors import DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
 from logboom.records import RecordBlock
+from logboom.spark.apart import APART_MAX, in_order
 from logboom.spark.beginnings import GLANCE_S, Choice, held_by, holder
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import ReadOptions
 from logboom.spark.progress import GONE, Progress, lost, scattered
-from logboom.spark.shares import Merged, Share, Span, without
+from logboom.spark.shares import Merged, Share, Span, first_from, without
 
 log: Final = logging.getLogger("logboom.spark")
 CREDIT_MIN: Final = 64 * 1024
@@ -38,11 +41,15 @@ def read_state(options: ReadOptions, share: Share, names: Sequence[str], session
     node = _address(options, session)
     at_least = options.at_global if options.at_global is not None else (0 if node is not None else None)
     patience = min(SPILL_AFTER_S, options.target.request_timeout_ms / 1000 / 4)
+    any_replica = node is None and at_least is not None
+    failures = 0
 
     def scan(client: Client) -> AsyncIterator[tuple[int, RecordBlock]]:
-        return client.scan_blocks(share.partition_id, at_least=at_least, node=node)
+        blocks = client.scan_blocks(share.partition_id, at_least=at_least, node=node)
+        left = options.retries - failures
+        # The last one that is asked has all of the time.
+        return _begun(blocks, _share_of(client.timeout, left)) if any_replica and left > 0 else blocks
 
-    failures = 0
     while True:
         begun = False
         try:
@@ -55,15 +62,42 @@ def read_state(options: ReadOptions, share: Share, names: Sequence[str], session
             return
         except LogboomError as error:
             failures += 1
+            # Whoever was asked is behind, or its disk hangs: the next one has its turn.
+            late = any_replica and isinstance(error, DeadlineExceeded)
             # Half of one view and half of another would be no view at all.
-            if begun or not error.retryable or failures > options.retries:
+            if begun or not (error.retryable or late) or failures > options.retries:
                 raise
+            if late:
+                _meet(share.partition_id, session)
+
+
+def _share_of(timeout: float, left: int) -> float:
+    """Of the time to answer in, for one that is asked before so many others; each has more than the one before."""
+    return max(min(GLANCE_S, timeout / 2), timeout / (1 << min(left, 8)))
+
+
+async def _begun(
+    blocks: AsyncGenerator[tuple[int, RecordBlock], None], timeout: float
+) -> AsyncIterator[tuple[int, RecordBlock]]:
+    """The same blocks. Raises DeadlineExceeded where the first one does not come in this time."""
+    try:
+        try:
+            async with asyncio.timeout(timeout):
+                first = await anext(blocks, None)
+        except TimeoutError:
+            raise DeadlineExceeded("a replica did not answer in time", outcome="not_applied") from None
+        if first is not None:
+            yield first
+            async for block in blocks:
+                yield block
+    finally:
+        await close_now(blocks)
 
 
 def read_log(
     options: ReadOptions, share: Share, span: Span, schema: pa.Schema, session: Session
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a share. Raises DeadlineExceeded, IndexCompacted, Voided, PartitionDestroyed."""
+    """The records of a share, of the span. Raises DeadlineExceeded, IndexCompacted, Voided, PartitionDestroyed."""
     node = _address(options, session)
     position, failures = share.start, 0
     while position <= share.end:
@@ -73,7 +107,7 @@ def read_log(
                 cuts = [_cut(b, share, span) for b in batches]
                 for ready in _gathered([c for c in cuts if c is not None]):
                     yield from pieces(log_columns(ready, schema))
-                if position > share.end:
+                if position > share.end or batches[-1].global_index > span.high:
                     return
         except IndexCompacted as error:
             first = int(error.fields.get("first", share.end + 1))
@@ -83,10 +117,11 @@ def read_log(
             log.warning(GONE, share.partition_id, gone, position)
             position = max(position, first)
         except Voided as error:
-            if options.fail_on_data_loss:
-                raise
             following = max(position + 1, int(error.fields.get("next", share.end + 1)))
-            log.warning(GONE, share.partition_id, min(following, share.end + 1) - position, position)
+            if error.fields.get("global_index", span.low) in span:
+                if options.fail_on_data_loss:
+                    raise
+                log.warning(GONE, share.partition_id, min(following, share.end + 1) - position, position)
             position = following
         except PartitionDestroyed as error:
             if options.fail_on_data_loss:
@@ -168,6 +203,7 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
     something at the end of the range, or behind it, has been seen. Where on all nodes one log begins behind the range's
     start, all are read from where they begin: each has removed what it has, and from a common index on others would
     lack more. Then it matters which node is asked (``beginnings``), and lost is what none of those that answer has.
+    Where each of them lacks something that another has, each log is read from whoever has it (``apart``).
     """
     node = _address(options, session)
     progress = Progress(merged, options.fail_on_data_loss, merged.span.low - 1)
@@ -176,15 +212,15 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
     begins_later, empty = False, 0
     refused = False  # by index, by the very node that was chosen: what it has removed nobody wants
     while not progress.done():
-        before, asked = progress.after_global, node
+        before, source = progress.after_global, _scan(progress, node, options, session)
         progress.from_first, progress.passed, begins_later, begun_anew = begins_later, {}, False, False
         try:
             if progress.from_first:
                 begun_anew = True
-                asked, progress.passed = _begin_anew(progress, node, failures, options, session, all_of_it=refused)
+                source = _begin_anew(progress, node, failures, options, session, all_of_it=refused)
                 if progress.done():
                     return
-            for batches in _scan(progress, asked, options, session):
+            for batches in source:
                 taken = progress.batches_of(batches)
                 parts = {s.partition_id: s for s in progress.merged.parts}
                 cuts = [_cut(b, parts[b.partition_id], merged.span) for b in taken]
@@ -229,21 +265,47 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
 
 def _begin_anew(
     progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session, *, all_of_it: bool
-) -> tuple[str, Mapping[int, int]]:
-    """Which node to read from where its logs begin, and what that is in front of the range.
+) -> Iterator[list[LogBatch | Voided]]:
+    """What comes from a node where its logs begin, or else from several.
 
     ``all_of_it``: from there whichever it is, be it behind.
     Raises IndexCompacted for what is gone; with ``failOnDataLoss=false`` goes on behind that.
     """
     found = _holder(progress, node, turn, options, session)
     _go_on_behind(progress, found.lost, options, session)
+    if found.elsewhere and len(progress.merged.parts) <= APART_MAX:
+        progress.from_first = False
+        return _apart(progress, options, session)
     if found.elsewhere and options.fail_on_data_loss:
         raise scattered(found.node, found.elsewhere)
     _go_on_behind(progress, found.elsewhere, options, session)
     held = found.held
     # One that is behind is asked again and again, and not for all from the beginning: it has removed nothing.
     progress.from_first = all_of_it or not held.behind or bool(held.gone or held.passed)
-    return found.node, held.passed
+    progress.passed = held.passed
+    return _scan(progress, found.node, options, session)
+
+
+def _apart(progress: Progress, options: ReadOptions, session: Session) -> Iterator[list[LogBatch | Voided]]:
+    wanted, start_global = progress.wanted(), progress.after_global + 1
+    ends = {share.partition_id: share.end for share in wanted}
+    # What another task reads, or nobody wants, may be gone everywhere.
+    firsts = first_from(start_global, session, ends, node=None)
+    shares = [replace(s, start=max(s.start, firsts.get(s.partition_id, 0))) for s in wanted]
+    credit = max(1, options.fetch_bytes // 2 // max(1, len(shares)))
+
+    async def read(client: Client) -> AsyncIterator[LogBatch | Voided]:
+        items = in_order(client, shares, credit=credit)
+        try:
+            async for item in items:
+                yield item
+        except IndexCompacted as error:
+            raise _BeginsLater from error
+        finally:
+            await close_now(items)
+
+    patience = options.target.request_timeout_ms / 1000
+    yield from session.prefetch(read, size=_size, bytes_max=options.fetch_bytes, timeout=patience)
 
 
 def _pass_over_lost(progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session) -> None:
@@ -292,7 +354,8 @@ def _scan(
     for batches in session.prefetch(scan, size=_size, bytes_max=options.fetch_bytes, timeout=patience):
         if unsure and node is not None:
             # Now that it is under way nothing of it is removed any more.
-            held = held_by(node, progress.wanted(), progress.after_global + 1, session, timeout=patience)
+            alone = options.node is not None
+            held = held_by(node, progress.wanted(), progress.after_global + 1, session, timeout=patience, alone=alone)
             if held.gone:
                 raise _BeginsLater
             progress.passed, unsure = {**progress.passed, **held.passed}, False

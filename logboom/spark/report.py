@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -27,9 +27,9 @@ from logboom.errors import (
 from logboom.spark.connection import session
 from logboom.spark.options import Target
 from logboom.spark.sink import TaskReport, WritePlan
-from logboom.types import GlobalLogIndex, Token
+from logboom.types import GlobalLogIndex, Token, lineage_shown
 
-Check = Callable[[WritePlan, "Report"], None]
+Check = Callable[[WritePlan, "Report"], "Report"]
 log: Final = logging.getLogger("logboom.spark")
 LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
 
@@ -160,7 +160,7 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
     try:
         report = combine(plan, tasks)
         if check is not None:
-            check(plan, report)
+            report = check(plan, report)
             kept = {"report": _portable(report)}
         _check_refused(plan, report)
         wait_for(report, timeout=plan.barrier_timeout_ms / 1000, level=plan.barrier_level, scope=plan.barrier_scope)
@@ -196,23 +196,51 @@ def leave_error(path: str, error: LogboomError, **kept: Any) -> None:
         log.warning("no report can be left at %s: %s", path, full)
 
 
-def same_as_before(plan: WritePlan, report: Report) -> None:
+def same_as_before(plan: WritePlan, report: Report) -> Report:
     """A batch that Spark runs again has the rows, the order and the tasks that it had. Raises NonDeterministicReplay.
 
-    It is compared with the report that its last run left, if it left one.
+    And one that follows goes where those before it went: raises LineageMismatch. It is compared with the report that
+    the last run left, if it left one. The report of a batch without rows, which went nowhere, says where those went.
     """
     if plan.report_file is None:
-        return
+        return report
     before = _left_before(plan.report_file)
+    report = _where_before(plan.report_file, before, report)
     known = str(before.get("fingerprint", ""))
     if not known.startswith(FORM):
-        return  # none, or of a release that made others
+        return report  # none, or of a release that made others
     if before.get("write_id") == report.write_id and known != report.fingerprint:
         raise NonDeterministicReplay(
             f"write {report.write_id} ran before with {before.get('rows')} rows and now with {report.rows}, or others, "
             "or in another order, or from another number of tasks; what took effect is a mixture",
             write_id=report.write_id,
         )
+    return report
+
+
+def _where_before(path: str, before: Mapping[str, Any], report: Report) -> Report:
+    query, known = _query(report.write_id), _query(str(before.get("write_id", "")))
+    cluster, lineage = str(before.get("cluster", "")), str(before.get("lineage", ""))
+    if not cluster or (query and known and query != known):
+        return report  # none of this query, or of a release that did not say it
+    if not report.cluster:
+        return replace(report, cluster=cluster, lineage=lineage)
+    if (report.cluster, report.lineage) != (cluster, lineage):
+        raise LineageMismatch(
+            f"write {report.write_id}: the batches before it went into {cluster!r} ({lineage_shown(lineage)}), and "
+            f"this one into {report.cluster!r} ({lineage_shown(report.lineage)}): of what they had written all is "
+            "missing that came after the backup that was restored. A checkpoint of then goes on exactly, a new one "
+            f"writes everything again; to go on without what is missing, remove {path}",
+            outcome="unknown",
+            cluster=lineage or cluster,
+            expected=report.lineage or report.cluster,
+        )
+    return report
+
+
+def _query(write_id: str) -> str:
+    """Of a batch. Empty: no task has said it."""
+    return write_id.rpartition("/")[0]
 
 
 def _left_before(path: str) -> dict[str, Any]:

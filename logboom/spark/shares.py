@@ -23,7 +23,7 @@ from logboom.errors import (
 )
 from logboom.spark.connection import Session, all_or_none
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
-from logboom.spark.times import PROBES_MAX, offsets_from
+from logboom.spark.times import PROBES_MAX, in_turn, offsets_from
 from logboom.types import Watermark
 
 log: Final = logging.getLogger("logboom.spark")
@@ -231,6 +231,30 @@ def history(session: Session) -> tuple[str, str]:
     return token.cluster, token.lineage
 
 
+def first_asked(options: ReadOptions, session: Session, last: Mapping[int, int]) -> dict[int, int]:
+    """Of logs with records, by their last: the first offset that is still there, of the batches that are asked for.
+
+    In the global order that is for the tasks to find. Raises as ``first_held``.
+    """
+    wanted = dict[int, int]()
+    if options.start_global and options.ordered == "partition":
+        wanted = first_from(options.start_global, session, last, node=options.node)
+    return wanted | first_held(session, [p for p in last if p not in wanted], node=options.node)
+
+
+def first_from(start_global: int, session: Session, last: Mapping[int, int], *, node: str | None) -> dict[int, int]:
+    """The first offset with this global index or a higher one; behind ``last``: none yet.
+
+    Not of a log of which something from there on was removed, or of which who is asked does not have the last record.
+    """
+    found = first_batches(session, dict.fromkeys(last, 0), node=node, follow=False, start_global=start_global)
+    # Void or not: its reader says so.
+    first = {p: int(place.first_index) for p, place in found.items()}
+    rest = {p: end for p, end in last.items() if p not in found}
+    ends = first_batches(session, rest, node=node, follow=False) if rest else {}
+    return first | {p: last[p] + 1 for p, place in ends.items() if 0 < place.global_index < start_global}
+
+
 def first_held(session: Session, partitions: Iterable[int], *, node: str | None) -> dict[int, int]:
     """Of logs with records: the first offset that is still there, on any node that can be reached or the one asked for.
 
@@ -242,11 +266,18 @@ def first_held(session: Session, partitions: Iterable[int], *, node: str | None)
 
 
 def first_batches(
-    session: Session, starts: Mapping[int, int], *, node: str | None, follow: bool, again: bool = False
+    session: Session,
+    starts: Mapping[int, int],
+    *,
+    node: str | None,
+    follow: bool,
+    again: bool = False,
+    start_global: int = 0,
 ) -> dict[int, Place]:
     """Per partition the first batch from an offset on, void or not; with ``follow``, when it is there, or Voided.
 
     ``again``: there is one. A node that has none is behind: it says nothing, and the next one is asked.
+    ``start_global``: beside offsets of 0; nothing is said of a log of which something from there on was removed.
     """
 
     def refuse(gap: Voided) -> None:
@@ -257,14 +288,22 @@ def first_batches(
 
         async def ask(partition: int, start: int) -> None:
             async with gate:
-                await look(partition, start)
+                await in_turn(client, node, lambda: look(partition, start))
                 while again and partition not in found:
                     await asyncio.sleep(ASK_AGAIN_S)
-                    await look(partition, start)
+                    await in_turn(client, node, lambda: look(partition, start))
 
         async def look(partition: int, start: int) -> None:
             # A credit of one byte: one batch.
-            batches = client.tail(partition, start=start, follow=follow, node=node, credit=1, on_void=refuse)
+            batches = client.tail(
+                partition,
+                start=start,
+                start_global=start_global,
+                follow=follow,
+                node=node,
+                credit=1,
+                on_void=refuse,
+            )
             async with aclosing(batches):
                 try:
                     async for batch in batches:
@@ -273,7 +312,8 @@ def first_batches(
                 except IndexCompacted as gone:
                     if follow:
                         raise IndexCompacted(gone.message, first=gone.first, partition_id=partition) from gone
-                    found[partition] = Place(gone.first, 0)
+                    if not start_global:
+                        found[partition] = Place(gone.first, 0)
                 except Voided as gap:
                     if follow:
                         raise
@@ -308,7 +348,7 @@ def _logs(options: ReadOptions, session: Session, last: Mapping[int, int]) -> li
     chosen = _chosen(options, sorted(last), count=len(shown))
     from_time = options.start_time_ms is not None
     earliest = [p for p in chosen if last[p] and not from_time and _asked(options.start, p, EARLIEST) == EARLIEST]
-    held = first_held(session, earliest, node=options.node)
+    held = first_asked(options, session, {p: last[p] for p in earliest})
     ends = {p: last[p] for p in chosen}
     starts = offsets_from(options.start_time_ms, ends, session, node=options.node)
     stops = offsets_from(options.end_time_ms, ends, session, node=options.node)

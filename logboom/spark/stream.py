@@ -40,7 +40,7 @@ from logboom.spark.offsets import StreamOffset, advance, shares_between
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
 from logboom.spark.read import LOOK_AGAIN_S, read_log
 from logboom.spark.report import finish, same_as_before
-from logboom.spark.shares import Span, check_in_log, first_held, history, living, marks
+from logboom.spark.shares import Span, check_in_log, first_asked, history, living, marks
 from logboom.spark.sink import WritePlan
 from logboom.spark.times import offsets_from
 
@@ -221,7 +221,7 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         logged = {p: self._logged[p] for p in ends}
         times = offsets_from(options.start_time_ms, logged, session(options.target), node=options.node)
         earliest = [p for p in ends if p not in times and asked[p] == EARLIEST and ends[p] > 1]
-        held = first_held(session(options.target), earliest, node=options.node)
+        held = first_asked(options, session(options.target), {p: logged[p] for p in earliest})
         following = {}
         for p, end in ends.items():
             at = times.get(p) or {EARLIEST: held.get(p, 1), LATEST: end}.get(asked[p], max(1, asked[p]))

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from logboom.client import Client
 from logboom.errors import DeadlineExceeded, IndexCompacted, Voided
 from logboom.spark.connection import Session, all_or_none
 
+T = TypeVar("T")
 PROBES_MAX: Final = 16
 """Partitions that are asked at once."""
+ANSWERED_S: Final = 0.5
+"""For a look at a log, before another node is asked for it; longer each time."""
 GONE: Final = -1
 """The time of what was removed: older than anything."""
 VOID: Final = 1 << 63
 """The time of what was declared void, which nobody knows: whoever reads it is told."""
+
+
+async def in_turn(client: Client, node: str | None, look: Callable[[], Awaitable[T]]) -> T:
+    """What a look at a log says; of no named node, so whoever says nothing is left for the next one that has its turn.
+
+    It may be far behind, or its disk may hang. One that lets wait under a rate is given all the longer.
+    """
+    if node is not None:
+        return await look()
+    glance = min(ANSWERED_S, client.timeout / 4)
+    while True:
+        try:
+            async with asyncio.timeout(glance):
+                return await look()
+        except TimeoutError:
+            glance *= 2
 
 
 def offsets_from(time_ms: int | None, last: Mapping[int, int], session: Session, *, node: str | None) -> dict[int, int]:
@@ -74,6 +93,9 @@ class _Log:
 
     async def _first(self, **where: Any) -> tuple[int, int]:
         """Offset and time of the first record that is told of from there on."""
+        return await in_turn(self._client, self._node, lambda: self._told(**where))
+
+    async def _told(self, **where: Any) -> tuple[int, int]:
         # A credit of one byte: one batch.
         batches = self._client.tail(self._partition, **where, follow=True, node=self._node, credit=1, on_void=_refuse)
         try:

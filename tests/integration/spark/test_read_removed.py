@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from logboom import SyncClient
 from logboom.errors import IndexCompacted
-from logboom.spark import connection
+from logboom.spark import connection, read
+from logboom.spark.beginnings import Choice, Held
 from logboom.spark.columns import LOG as COLUMNS
 from logboom.spark.options import read_options
 from logboom.spark.read import read_merged
@@ -72,6 +75,19 @@ def test_whatever_any_node_holds_is_read(cluster: LocalCluster) -> None:
         assert set(found) == expected, begins
         for partition in (KV, LOG):
             assert [row for row in found if row[0] == partition] == sorted(row for row in found if row[0] == partition)
+
+
+def test_the_same_of_each_log_from_whoever_has_it(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no node holds all that the others hold."""
+    expected, choose, asked = rows(cluster), read.holder, []
+
+    def scattered(*given: Any, **how: Any) -> Choice:
+        asked.append(given)
+        return replace(choose(*given, **how), held=Held(gone={KV: 1 << 60}))
+
+    monkeypatch.setattr(read, "holder", scattered)
+    assert rows(cluster) == expected
+    assert asked
 
 
 def test_what_none_holds_is_missed_also_where_a_range_ends_in_front_of_it(cluster: LocalCluster) -> None:

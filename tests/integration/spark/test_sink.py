@@ -330,6 +330,29 @@ def test_the_report_of_a_save_is_left_where_asked(spark, cluster, tmp_path):
     assert "target" not in report
 
 
+def test_so_is_what_went_wrong_in_place_of_an_earlier_one(spark, cluster, client, tmp_path):
+    """A task that failed left the report of the write before it, with all its rows."""
+    path = tmp_path / "report.json"
+
+    def left():
+        return json.loads(path.read_text())["error"]
+
+    nulls = adds(spark, "file-", rows=10).withColumn("n", f.lit(None).cast("bigint"))
+    save(adds(spark, "file-", rows=10), cluster, reportFile=str(path))
+    with pytest.raises(Exception, match="column n has"):
+        save(nulls, cluster, reportFile=str(path), writeId="nulls")
+    assert (left()["code"], left()["outcome"]) == ("unknown_outcome", "unknown")
+    assert "write nulls: " in left()["message"]
+    with pytest.raises(InvalidRequest, match="column n has"):
+        logboom.spark.submit(nulls, **options(cluster, reportFile=str(path)))
+    assert (left()["code"], left()["outcome"]) == ("invalid_request", "unknown")
+    client.submit(2, Put(b"file-refused", b"bytes"))
+    refused = spark.range(5).select(f.lit("file-refused").alias("key"), f.col("id").alias("n"))
+    with pytest.raises(Exception, match="refused 5 of 5"):
+        save(refused, cluster, partitions="2", addColumns="n", reportFile=str(path))
+    assert left()["code"] == "commands_rejected", "the whole error of the commit"
+
+
 def test_a_cluster_with_tls_is_written_and_read_with_a_client_certificate(spark, tmp_path):
     with LocalCluster(nodes=1, partitions=2, tls=True) as secured:
         reach = {"endpoints": secured.endpoints, "tlsDir": str(secured.tls_directory)}

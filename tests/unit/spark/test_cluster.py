@@ -78,6 +78,25 @@ def test_a_partition_of_keys_that_was_destroyed_is_told_before_anything_is_writt
     assert plan_write(NAMED, options()).layout.partitions == (0, 1, 3)
 
 
+def test_rows_may_name_those_that_are_left_when_all_that_the_cluster_began_with_are_gone(node, options):
+    """The error was about an option that nobody had given."""
+
+    def left(*machines):
+        rows = [[4 + p, machine, "write_ahead"] for p, machine in enumerate(machines)]
+        header = {"partitions": rows, "key_partitions": 4}
+        node.answers[Kind.ADMIN] = lambda session, frame: session.send(frame, Kind.ADMIN_REPLY, header)
+
+    left("kv", "kv")
+    assert plan_write(NAMED, options()).layout.partitions == (4, 5)
+    left("kv", "log")
+    with pytest.raises(InvalidRequest, match=r"different state machines \(kv, log\); name partitions of one kind"):
+        plan_write(NAMED, options())
+    assert plan_write(NAMED, options(partitions="4")).layout.partitions == (4,)
+    left()
+    with pytest.raises(NoSuchPartition, match="there is no partition to write to"):
+        plan_write(NAMED, options())
+
+
 def test_a_column_of_a_type_that_arrow_lacks_is_named(node, options):
     with pytest.raises(InvalidRequest, match="column since is interval month, which"):
         plan_write(StructType().add("key", "string").add("since", YearMonthIntervalType(1, 1)), options(partitions="0"))

@@ -1,13 +1,16 @@
 """``submit`` around a write that does what a test says; no Spark, no cluster."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from logboom.errors import CommandsRejected, InvalidRequest, NonDeterministicReplay
-from logboom.spark import driver
+from logboom.errors import CommandsRejected, InvalidRequest, NonDeterministicReplay, UnknownOutcome
+from logboom.spark import batch, driver
+from logboom.spark.batch import LogboomWriter, TaskMessage
 from logboom.spark.options import write_options
-from logboom.spark.report import FORM, Report, _leave, _portable
+from logboom.spark.report import FORM, Report, _leave, _portable, load
+from tests.unit.spark.sink_world import plan
 
 
 class Frame:
@@ -66,6 +69,53 @@ def test_a_report_is_left_where_it_is_asked_for_too(tmp_path, name):
     assert caught.value.outcome == "applied"
     with pytest.raises(CommandsRejected):
         submit(3, error=CommandsRejected("that says more"), **{name: str(tmp_path / "taken")})
+
+
+class Failing(Frame):
+    """One of its tasks fails: Spark has the write aborted, and says why in its own words."""
+
+    said = "Job aborted: logboom.errors.InvalidRequest: column value has 1 nulls\n at org.apache"
+
+    def save(self):
+        writer = LogboomWriter(None, write_options(self.given))
+        writer.abort([TaskMessage(b""), None, None])
+        raise RuntimeError(self.said)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    monkeypatch.setattr(batch, "plan_write", lambda _, given: replace(plan("w"), report_file=given.report_file))
+
+
+def test_a_write_of_which_a_task_failed_leaves_no_report_of_an_earlier_one(tmp_path, planned):
+    """Whoever looked there found that all its rows were in."""
+    path = tmp_path / "report.json"
+    submit(3, reportFile=str(path))
+    with pytest.raises(InvalidRequest, match="a Spark task failed: column value has 1 nulls") as caught:
+        driver.submit(Failing(3), endpoints="a:1", writeId="w", reportFile=str(path))
+    assert caught.value.outcome == "unknown"
+    assert json.loads(path.read_text())["error"] == caught.value.to_wire()
+
+
+def test_nor_does_one_whose_task_raised_no_error_of_ours(tmp_path, planned, monkeypatch):
+    path = tmp_path / "report.json"
+    submit(3, reportFile=str(path))
+    monkeypatch.setattr(Failing, "said", "Job aborted: ZeroDivisionError")
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        driver.submit(Failing(3), endpoints="a:1", writeId="w", reportFile=str(path))
+    with pytest.raises(UnknownOutcome, match="write w: 2 of 3 tasks did not come to their end") as caught:
+        load(path, write_options({"endpoints": "a:1"}).target)
+    assert caught.value.outcome == "unknown"
+
+
+def test_what_a_commit_has_left_stays(tmp_path, planned):
+    """Spark has a write aborted whose commit failed, too."""
+    path = tmp_path / "report.json"
+    path.write_text("of the commit")
+    writer = LogboomWriter(None, write_options({"endpoints": "a:1", "reportFile": str(path)}))
+    writer.abort([TaskMessage(b""), TaskMessage(b"")])
+    assert path.read_text() == "of the commit"
+    LogboomWriter(None, write_options({"endpoints": "a:1"})).abort([None])
 
 
 def test_the_same_name_in_two_clusters_is_two_writes():

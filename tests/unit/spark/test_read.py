@@ -186,6 +186,32 @@ def test_only_batches_of_the_global_offsets_that_were_asked_for_are_read(session
     assert offsets(log(found, Share(0, 1, 9), Span(11, 11))) == [4, 5, 6]
 
 
+@pytest.mark.parametrize("go_on", [{}, {"failOnDataLoss": "false"}], ids=["fails", "goes-on"])
+def test_what_is_void_and_of_no_global_offset_that_was_asked_for_is_no_loss(session, go_on, caplog):
+    """The query failed, though all that it asked for was there."""
+    before, behind = Voided.of(0, 1, 3, 2), Voided.of(0, 7, 8, 14)
+    found = session([before], [batch(4, 3, global_index=11), behind], [batch(9, global_index=15)])
+    assert offsets(log(found, Share(0, 1, 9), Span(10, 13), **go_on)) == [4, 5, 6]
+    assert found.client.asked == [1, 4, 9]
+    assert not caplog.text
+
+
+def test_what_is_void_and_was_asked_for_by_its_global_offset_is_a_loss(session):
+    within = Voided.of(0, 7, 8, 13)
+    with pytest.raises(Voided):
+        list(log(session([batch(4, 3, global_index=11), within]), Share(0, 4, 9), Span(10, 13)))
+    unsaid = Voided("void", partition_id=0, first_index=4, last_index=6, next=7)
+    with pytest.raises(Voided):
+        list(log(session([unsaid]), Share(0, 4, 9), Span(10, 13)))
+
+
+def test_behind_the_last_global_offset_nothing_is_read(session):
+    """Nor missed: what was removed or lost there failed the query."""
+    found = session([batch(1, 3, global_index=10), batch(4, 3, global_index=12), Voided.of(0, 7, 9, 13)])
+    assert offsets(log(found, Share(0, 1, 99), Span(1, 11))) == [1, 2, 3]
+    assert len(found.client.asked) == 1
+
+
 # -- in global order
 
 

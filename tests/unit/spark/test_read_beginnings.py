@@ -2,7 +2,8 @@
 
 import pytest
 
-from logboom.errors import IndexCompacted, PartitionDestroyed, Unavailable
+from logboom.errors import DeadlineExceeded, IndexCompacted, PartitionDestroyed, Unavailable
+from logboom.spark import beginnings, read
 from logboom.spark.read import EMPTY_PASSES
 from logboom.spark.shares import Share
 from tests.unit.spark.read_world import HANGS, batch, merged, offsets, session
@@ -84,6 +85,17 @@ def test_not_all_tasks_ask_the_same(three):
 def test_one_that_was_named_is_the_only_one_to_be_asked(three):
     with pytest.raises(IndexCompacted, match="offset 1 is gone"):
         list(merged(three([LATER], [B, C], n2={0: (3, 8, 9)}), BOTH, 1, 9, node="n2"))
+
+
+def test_and_it_has_all_of_the_time(three, monkeypatch):
+    """It was left for another after a glance, and there was none."""
+    monkeypatch.setattr(beginnings, "GLANCE_S", 0.0)
+    found = three([LATER], [A, B, C])
+    found.client.late = {"n:2"}
+    assert offsets(merged(found, BOTH, 1, 9, node="n2", numRetries="0")) == [1, 2, 1, 2, 3]
+    assert scanned(found) == ["n:2", "n:2"]
+    with pytest.raises(DeadlineExceeded, match="no record after offset 0 came within 100 ms"):
+        list(merged(three([LATER], n2=HANGS), BOTH, 1, 9, node="n2", requestTimeoutMs="100"))
 
 
 def test_what_all_have_removed_is_lost_and_one_that_has_most_is_read_from(three, caplog):
@@ -226,8 +238,9 @@ def test_lost_is_what_all_have_removed_wherever_it_is_least(three, caplog):
     assert "partition 0: 1 records from offset 1 on are gone" in caplog.text
 
 
-def test_where_none_has_all_that_others_have_that_is_said(three, caplog):
+def test_where_none_has_all_that_others_have_and_there_are_too_many_logs_that_is_said(three, caplog, monkeypatch):
     """One log of each is held by one node alone; no node can be read from in order."""
+    monkeypatch.setattr(read, "APART_MAX", 1)
     held = {"n1": {0: (3, 5, 9)}, "n2": {1: (3, 6, 9)}, "n3": {0: (4, 9, 9), 1: (3, 6, 9)}}
     parts, third = (Share(0, 1, 3), Share(1, 1, 3)), batch(3, partition=1, global_index=7)
     with pytest.raises(IndexCompacted, match="partition 1: n:2 holds most of these logs, this one from offset 3 on"):

@@ -15,6 +15,7 @@ from logboom.errors import (
     Voided,
 )
 from logboom.records import RecordBlock
+from logboom.spark import times
 from logboom.spark.options import read_options
 from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, marks, merged_shares
 from logboom.types import Watermark
@@ -61,9 +62,11 @@ class Client:
             raise PartitionDestroyed("since", partition_id=p)
         return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items() if p in asked]
 
-    async def tail(self, partition, *, start=0, start_time=0, on_void=None, **_):
+    async def tail(self, partition, *, start=0, start_global=0, start_time=0, on_void=None, **_):
         first, last = self.held[partition]
         gap = self.voids.get(partition)
+        if start_global:
+            start = min(-(-start_global // 10), last + 1)
         if gap is not None and 0 < start <= gap.last_index:
             start = gap.next
             if on_void is not None:
@@ -151,6 +154,54 @@ def test_probes_end_when_one_of_them_fails():
         found.end()
 
 
+class Turns(Client):
+    """Of three nodes that are asked in turn the first is far behind, or its disk hangs."""
+
+    timeout = 5.0
+
+    def __init__(self):
+        super().__init__()
+        self.asked = self.waiting = 0
+
+    async def tail(self, partition, *, follow, node=None, **how):
+        self.asked += 1
+        if node is not None or self.asked % 3 == 1:
+            self.waiting += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.waiting -= 1
+        async for batch in super().tail(partition, **how):
+            yield batch
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"ordered": "global"}, {"ordered": "global", "startingOffsets": '{"0": 60, "1": 3}'}]
+)
+def test_whoever_says_nothing_keeps_no_query_from_being_planned(how, monkeypatch):
+    """A third of the logs was waited for until the time was over, again and again."""
+    monkeypatch.setattr(times, "ANSWERED_S", 0.05)
+    found = Local(Turns())
+    try:
+        parts = [Share(0, 60, 99), Share(1, 3, 9)] if "startingOffsets" in how else [Share(0, 50, 99), Share(1, 1, 9)]
+        planned = plan(found, **how)
+        assert (list(planned[0].parts) if "ordered" in how else planned) == parts
+        assert found.client.waiting == 0
+    finally:
+        found.end()
+
+
+def test_but_one_that_was_named_is_waited_for():
+    found = Local(Turns())
+    found.client.timeout = 0.2
+    try:
+        with pytest.raises(DeadlineExceeded, match="not all of 1 logs"):
+            first_batches(found, {0: 60}, node="n1", follow=True)
+        assert (found.client.asked, found.client.waiting) == (1, 0)
+    finally:
+        found.end()
+
+
 @pytest.fixture
 def session():
     found = Local(Client())
@@ -217,6 +268,29 @@ def test_a_log_that_begins_with_what_was_declared_void_begins_there(session):
     session.client.held[1], session.client.voids[1] = (3, 9), Voided.of(1, 1, 2, 10)
     assert plan(session, partitions="1") == [Share(1, 1, 9)]
     assert plan(session, partitions="1", ordered="global") == [Merged(Span(1, 90), (Share(1, 1, 9),))]
+
+
+def test_a_log_is_read_from_the_global_offset_on_that_is_asked_for(session):
+    """It was read from its first record on, and the query failed if that was gone meanwhile, or one of those void."""
+    assert plan(session, startingGlobalOffset="600") == [Share(0, 60, 99)], "of 1 there is nothing as late"
+    assert plan(session, startingGlobalOffset="31", partitions="1") == [Share(1, 4, 9)]
+    assert plan(session, startingGlobalOffset="991") == []
+    session.client.voids[1] = Voided.of(1, 4, 5, 40)
+    assert plan(session, startingGlobalOffset="31", partitions="1") == [Share(1, 4, 9)], "its task says so"
+    assert plan(session, startingGlobalOffset="51", partitions="1") == [Share(1, 6, 9)]
+    named = {"startingOffsets": '{"0": 7, "1": -2}', "startingGlobalOffset": "51"}
+    assert plan(session, **named) == [Share(0, 7, 99), Share(1, 6, 9)], "an offset is taken at its word"
+
+
+def test_where_something_from_a_global_offset_on_was_removed_a_log_begins_with_what_is_held(session):
+    assert plan(session, startingGlobalOffset="31") == [Share(0, 50, 99), Share(1, 4, 9)]
+
+
+def test_whoever_is_behind_does_not_say_that_there_is_nothing_from_a_global_offset_on(behind):
+    found = behind(others=True)
+    assert plan(found, startingGlobalOffset="600", partitions="0") == [Share(0, 50, 99)]
+    named = behind(others=False)
+    assert plan(named, startingGlobalOffset="600", partitions="0", node="n1") == [Share(0, 1, 99)]
 
 
 def test_a_log_of_which_all_was_removed_has_nothing_to_read(session):

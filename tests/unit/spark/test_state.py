@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
-from logboom.errors import Unavailable
+from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.records import RecordBlock
 from logboom.spark import spool
 from logboom.spark.columns import STATE
@@ -30,6 +31,29 @@ def test_a_state_is_read_anew_only_while_nothing_of_it_was_handed_on(session):
     assert [(r["key"], r["value"], r["global_offset"]) for r in rows] == [(b"a", b"v", 7), (b"b", b"w", 7)]
     with pytest.raises(Unavailable):
         list(read_state(options, Share(0), STATE.names, session([(7, PAIRS), Unavailable("gone")])))
+
+
+@pytest.mark.parametrize("silent", [[DeadlineExceeded("behind")], [None]], ids=["says so", "says nothing"])
+def test_a_replica_that_is_behind_or_whose_disk_hangs_is_left_for_another(session, silent):
+    """The task failed when its time was over, with none of its retries."""
+    options = read_options({**E, "view": "state", "atGlobalOffset": "7"})
+    found = session(silent, silent, [(7, PAIRS)])
+    assert keys_of(options, found) == [b"a", b"b"]
+    assert [how["at_least"] for how in found.client.asked] == [7, 7, 7]
+    with pytest.raises(DeadlineExceeded):
+        keys_of(replace(options, retries=0), session([DeadlineExceeded("behind")]))
+    with pytest.raises(DeadlineExceeded):
+        keys_of(options, session([(7, PAIRS), DeadlineExceeded("the rest")]))
+
+
+@pytest.mark.parametrize("how", [{}, {"node": "n1"}, {"node": "n1", "atGlobalOffset": "7"}])
+def test_where_only_one_may_be_asked_it_is_waited_for_once(session, how):
+    with pytest.raises(DeadlineExceeded):
+        keys_of(read_options({**E, "view": "state", **how}), session([DeadlineExceeded("the time is over")]))
+
+
+def keys_of(options, found):
+    return [k for c in read_state(options, Share(0), STATE.names, found) for k in c["key"].to_pylist()]
 
 
 def test_of_a_state_no_more_is_fetched_than_there_is_room_for_in_memory_and_on_the_disk(session, caplog):

@@ -53,7 +53,12 @@ def ends(monkeypatch):
     monkeypatch.setattr(stream, "marks", marks)
     monkeypatch.setattr(stream, "living", lambda session: frozenset(found) | ELSEWHERE, raising=False)
     monkeypatch.setattr(stream, "history", lambda session: HISTORY["now"])
-    monkeypatch.setattr(stream, "first_held", lambda session, asked, *, node: {p: 50 for p in asked if p == 3})
+
+    def first_asked(options, session, last):
+        assert last == {p: logged[p] for p in last}
+        return {p: 50 + options.start_global for p in last if p == 3}
+
+    monkeypatch.setattr(stream, "first_asked", first_asked)
     return found
 
 
@@ -69,6 +74,7 @@ def reader(**options):
         ({"startingOffsets": '{"0": 7, "3": -1}'}, {"0": 7, "3": 201}),
         ({"startingOffsets": '{"0": 7}', "partitions": "0,3"}, {"0": 7, "3": 50}),
         ({"partitions": "3"}, {"3": 50}),
+        ({"startingGlobalOffset": "7"}, {"0": 1, "3": 57}),
     ],
 )
 def test_a_query_begins_where_asked(ends, options, begin):

@@ -7,6 +7,7 @@ import pytest
 from logboom.client.reads import LogBatch
 from logboom.errors import DeadlineExceeded, IndexCompacted, Voided
 from logboom.records import RecordBlock
+from logboom.spark import times
 from logboom.spark.times import offsets_from
 from tests.unit.spark.read_world import Local
 
@@ -89,6 +90,30 @@ def test_what_was_declared_void_is_not_passed_over(times):
     """Nobody knows when it was: whoever reads from there is told, or goes on behind it if he says so."""
     assert look(Client(times), 150) == 3
     assert look(Client([100, 120, None]), 150) == 5
+
+
+class Turns(Client):
+    """The one that has every other turn is far behind, or its disk hangs."""
+
+    async def tail(self, partition, **how):
+        if self.asked % 2 == 0:
+            self.asked += 1
+            await asyncio.Event().wait()
+        async for batch in super().tail(partition, **how):
+            yield batch
+
+
+def test_whoever_says_nothing_is_left_for_another(monkeypatch):
+    """It was waited for until the time was over."""
+    monkeypatch.setattr(times, "ANSWERED_S", 0.05)
+    client = Turns([100, 200, 300, 400, 500])
+    client.timeout = 5.0
+    assert look(client, 150) == 3
+    assert client.asked > 2
+    named = Turns([100, 200])
+    with pytest.raises(DeadlineExceeded, match="not all of 1 logs"):
+        look(named, 150, node="n1")
+    assert named.asked == 1
 
 
 def test_a_log_that_does_not_answer_is_an_error():
