@@ -253,6 +253,54 @@ async def test_what_is_held_back_counts_from_when_it_came_and_can_be_cancelled()
     assert sessions[0][0].reading
 
 
+class Counted(int):
+    """A request id that notes how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+
+async def test_to_cancel_what_is_held_back_looks_at_nothing_else_that_is() -> None:
+    """All that was held was gone through for each: 1,400 that were cancelled in the same read held the loop."""
+    desk, sessions = busy(1)
+    (_, session), count = sessions[0], 100
+    for request_id in range(1, 3 + count):
+        desk.submit(Counted(request_id), session)
+    Counted.compared = 0
+    for request_id in range(3, 3 + count, 2):
+        session.frame(Frame(Kind.CANCEL, Counted(request_id), {}))
+    desk.submit(Counted(3), session)  # which is another one by now
+    assert Counted.compared <= 10 * count
+    for _ in range(2 * count):
+        await asyncio.sleep(0)
+    assert len(desk.backend.asked) == 2 + count // 2 + 1
+    assert sessions[0][0].reading
+
+
+async def test_whoever_holds_and_cancels_has_no_more_turns_than_others() -> None:
+    """Each time it took another place in the queue."""
+    desk, sessions = busy(2)
+    (_, first), (_, second) = sessions
+    for request_id in range(1, 13):
+        desk.submit(request_id, first)
+        if 2 < request_id < 9:
+            first.frame(Frame(Kind.CANCEL, request_id, {}))
+    for request_id in range(1, 5):
+        desk.submit(request_id, second)
+    for _ in range(9):
+        await asyncio.sleep(0)
+    order = [sessions.index(next(pair for pair in sessions if pair[1] is owner)) for _, _, owner in desk.backend.asked]
+    assert order == [0, 0, *[0, 1] * 4]
+
+
 async def test_what_fails_unexpectedly_when_its_turn_comes_costs_its_own_connection_alone() -> None:
     """All that were held back with it were never looked at again, nor read."""
     desk, sessions = busy(3)
