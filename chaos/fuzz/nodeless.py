@@ -183,6 +183,7 @@ class NoNode:
         self.clock = self.offload = Still()
         self.at_hand = AtHand(self.clock, enabled=True)
         self.streams_open = 0
+        self.streams_logs = 0
         self.comparing = SimpleNamespace(differences=[])
         self.watermarks = Watermarks(PARTITIONS)
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)

@@ -34,7 +34,7 @@ REQUESTS_MAX: Final = 4096
 HELD: Final = "held"
 REFUSED: Final = "refused"
 TURN_S: Final = 0.01
-"""So much of one turn of the loop submits, gets and barriers of all connections take; others wait for the next."""
+"""So much of one turn of the loop requests of all connections take; others wait for the next."""
 
 
 class Turns:

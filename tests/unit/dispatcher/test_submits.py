@@ -53,6 +53,8 @@ class Backend:
 
     node_id = "n1"
     streams_open = 0
+    streams_logs = 0
+    settings = Settings()
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -348,6 +350,35 @@ async def test_a_crowd_of_barriers_leaves_the_loop_its_turn_and_loses_none() -> 
     assert all(connection.reading for connection, _ in sessions)
     assert [number for k, number in begun if k == 0] == list(range(1, 9))
     assert [number for k, number in begun if k == 1] == list(range(1, 8))
+
+
+async def test_a_crowd_of_scans_leaves_the_loop_its_turn_and_gets_its_credit() -> None:
+    """Each went through all logs as soon as it was read: 1,770 over a thousand, in one read, took half a minute."""
+    desk, sessions = busy(1)
+    session, credit = sessions[0][1], dict[int, int]()
+
+    class Opened(SimpleNamespace):
+        def add_credit(self, nbytes: int) -> None:
+            credit[self.number] += nbytes
+
+    def made(frame: Frame, *_: Any) -> Any:
+        desk.backend.now += 0.6 * TURN_S
+        credit[frame.request_id] = 0
+        return Opened(number=frame.request_id, width=1, move=lambda: None, close=lambda: None)
+
+    session._streams._made = made  # type: ignore[method-assign]
+    for request_id in range(1, 201):
+        session.frame(Frame(Kind.LOG_SCAN if request_id % 2 else Kind.TAIL, request_id, {}))
+        session.frame(Frame(Kind.CREDIT, request_id, {"bytes": request_id}))
+    session.frame(Frame(Kind.CANCEL, 200, {}))
+    most = before = len(credit)
+    while len(credit) < 199:
+        await asyncio.sleep(0)
+        most, before = max(most, len(credit) - before), len(credit)
+    await asyncio.sleep(0)
+    assert most == 2
+    assert credit == {number: number for number in range(1, 200)}
+    assert (len(session._streams._feeds), sessions[0][0].reading) == (199, True)
 
 
 async def test_what_is_held_back_keeps_its_deadline() -> None:
