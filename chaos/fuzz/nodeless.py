@@ -177,7 +177,8 @@ class NoNode:
     signals = SimpleNamespace(failures={})
     submitting = SimpleNamespace(waiting=NobodyWaits(), gone=lambda _: None, cancel=lambda _: None)
     voiding = SimpleNamespace(check_blocked=lambda want: want, rows=lambda _: [])
-    partitioning = SimpleNamespace(check_all=lambda: None, opening=SimpleNamespace(rows=lambda _: []))
+    opening = SimpleNamespace(rows=lambda _: [], nothing_through=lambda: None)
+    partitioning = SimpleNamespace(check_all=lambda: None, opening=opening)
 
     def __init__(self) -> None:
         self.clock = self.offload = Still()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Watermark
 from ports.invariant import invariant
 
+NOTHING: Final = GlobalLogIndex(0)
 Listener = Callable[[Watermark], None]
 
 
@@ -19,19 +21,18 @@ class Watermarks:
     """Only ever grow (I7), in their order (I1)."""
 
     def __init__(self, partitions: Sequence[PartitionId]) -> None:
-        nothing = GlobalLogIndex(0)
         self._marks: dict[PartitionId, Watermark] = {}
         self._idle: set[PartitionId] = set()
         self._snapshot: dict[PartitionId, PartitionLogIndex] = {}
-        self._commit = nothing
+        self._commit = NOTHING
         self._listeners: list[Listener] = []
         for partition_id in partitions:
             self.add(partition_id)
 
-    def add(self, partition_id: PartitionId) -> None:
-        """A new partition."""
+    def add(self, partition_id: PartitionId, *, through: GlobalLogIndex = NOTHING) -> None:
+        """A new partition, of which up to there nothing was ordered: so nothing is left to apply of that."""
         zero = PartitionLogIndex(0)
-        self._marks[partition_id] = Watermark(partition_id, zero, zero, zero, zero, GlobalLogIndex(0), "running")
+        self._marks[partition_id] = Watermark(partition_id, zero, zero, zero, zero, through, "running")
 
     def remove(self, partition_id: PartitionId) -> None:
         """It is gone, and was here or not."""

@@ -41,6 +41,7 @@ class Watch:
         self._ended = ended
         self._later = later
         self._sent: dict[PartitionId, Watermark] = {}
+        self._minimum = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
@@ -63,14 +64,16 @@ class Watch:
 
     def _tell(self, backend: Backend) -> None:
         marks = backend.watermarks.all(self._wanted)
-        if self._wanted is None:
+        minimum = min((mark.applied_global_index for mark in marks), default=0)
+        if self._wanted is None:  # some are not shown yet, and count all the same
+            hidden = backend.partitioning.opening.nothing_through()
+            minimum = minimum if hidden is None else min(minimum, hidden)
             marks = [mark for mark in marks if backend.recovered([mark.partition_id])]
         news = [mark for mark in marks if self._sent.get(mark.partition_id) != mark]
         gone = sorted(self._sent.keys() - {mark.partition_id for mark in marks})
-        if not news and not gone:
+        if not news and not gone and minimum == self._minimum:
             return
-        first, self._sent = not self._sent, {mark.partition_id: mark for mark in marks}
-        minimum = min((mark.applied_global_index for mark in marks), default=0)
+        first, self._sent, self._minimum = not self._sent, {mark.partition_id: mark for mark in marks}, minimum
         for at in range(0, len(news) or 1, FRAME_ROWS):
             header = {
                 "commit_index": backend.global_commit_index(),

@@ -25,7 +25,9 @@ class World(Desk):
         self.sent: list[tuple[int, Kind, dict[str, Any], int]] = []
         self.failed: list[tuple[int, LogboomError]] = []
         self.raft = SimpleNamespace(admits=False)
-        self.partitioning = SimpleNamespace(check_all=lambda: None)
+        self.partitioning = SimpleNamespace(
+            check_all=lambda: None, opening=SimpleNamespace(nothing_through=lambda: None)
+        )
         self.leaderless = SimpleNamespace(for_long=False)
         self.now = 0.0
         self.ordered = 42
