@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 from chaos.fuzz.disk import MemoryDisk
 from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.freshness import Freshness
 from dispatcher.reading import reads
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.lately import Lately
@@ -185,6 +186,7 @@ class NoNode:
         self.at_hand = AtHand(self.clock, enabled=True)
         self.streams_open = 0
         self.streams_logs = 0
+        self.watched = 0
         self.comparing = SimpleNamespace(differences=[])
         self.watermarks = Watermarks(PARTITIONS)
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
@@ -300,6 +302,9 @@ class NoNode:
 
     async def recent(self, max_age: float, deadline: float) -> int:
         return 5
+
+    async def index_at(self, timestamp_ms: int, deadline: float) -> int:
+        return await Freshness(cast("Any", self)).index_at(timestamp_ms, deadline)
 
     async def wait_applied(self, *_: object) -> None:
         pass

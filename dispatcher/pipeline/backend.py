@@ -67,6 +67,8 @@ class Backend(Pipeline):
         """Tails, and scans of logs, of all clients;"""
         self.streams_logs = 0
         """logs that they read, those of each counted."""
+        self.watched = 0
+        """Partitions that streams of watermarks are about, those of each counted."""
         self.leadership = Leadership()
         """Who leads, and how often that changed."""
         super().__init__(node_id=node_id, barriers=barriers, watermarks=watermarks, **parts)

@@ -23,6 +23,7 @@ from dispatcher.requests.relevant import relevant
 from dispatcher.requests.tracing import Tracer, begin
 from dispatcher.sessions import permits
 from dispatcher.sessions.answering import Answering
+from dispatcher.sessions.looks import Looks
 from dispatcher.sessions.sending_away import SendingAway
 from dispatcher.sessions.session_counts import SessionCounts
 from dispatcher.sessions.status import status
@@ -88,6 +89,7 @@ class ClientService:
         """In the order in which they came: what is done to each is done in an order that can be repeated."""
         self.started = backend.clock.monotonic()
         self.turns = Turns(backend.clock)
+        self.looks = Looks(backend.clock)
         self.one_status: AbstractAsyncContextManager[None] = OneATurn()
         """Held while one is put together and encoded."""
         self.strangers = itertools.count(1)
@@ -200,7 +202,7 @@ class Session:
         self._grants: Grants | None = None
         """What this client may do; None: everything."""
         self._open = True
-        self._waits = Waits(self._backend, self)
+        self._waits = Waits(self._backend, self, later=service.looks.later)
         self._streams = Streams(
             service.backend,
             reply=self.reply,

@@ -13,78 +13,17 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from dispatcher.barriers.stability import Stability
-from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.presence import Presence
-from dispatcher.pipeline.recovered import Recovered
-from dispatcher.pipeline.voiding import Voiding
-from dispatcher.sessions.watching import Watch
 from logboom.errors import LogboomError, Unavailable
-from logboom.types import NO_DIGEST, DurabilityMode, NodeId, PartitionId
-from partitions.log.batch import Batch
-from raftlog.entries.entry import Route
+from logboom.types import DurabilityMode, NodeId, PartitionId
 from raftlog.entries.lifecycle import Change
 from raftlog.links.lacks import Lack
 from tests.unit.dispatcher.barrier_desk import Desk
-from tests.unit.dispatcher.frontier_world import move
-from tests.unit.dispatcher.stage import KV, Stage
-from tests.unit.partitions.batches import P, make
+from tests.unit.dispatcher.opening_world import ME, OTHER, THIRD, Slow, commit
+from tests.unit.dispatcher.stage import KV
+from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import open_log, raw
-
-ME, OTHER, THIRD = map(NodeId, ("n1", "n2", "n3"))
-
-
-class Slow(Stage):
-    """A node where a machine's own threads do nothing before the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__(partitions=P)
-        self.threads: list[Callable[[], None]] = []
-        machines = SimpleNamespace(submit=lambda job, done: self.threads.append(lambda: done(job(), None)))
-        self.rooms.offload = lambda _: machines
-        self.rooms.open_log = lambda *_: open_log(SimDisk(random.Random(1)))
-        self.rooms.untouched = lambda _: not self.left
-        self.left = False
-        """By an earlier process."""
-        self.ends: list[PartitionId] = []
-        self.failures: list[BaseException] = []
-        self.logs, self.state = self.rooms.logs, 0
-        self.raft.mending = SimpleNamespace(hole_committed=lambda _: None)
-        self.rebuilding = SimpleNamespace(is_remaking=lambda _: False)
-        self.voiding = Voiding(cast(Any, self))
-        self.raft.fatal = self.failures.append
-        self.payloads = PartitionPayloads(self.rooms.logs, lambda _: None, self.partitioning.is_gone)
-        self.batch = make(1, NO_DIGEST, [b"x"])
-
-    @property
-    def route(self) -> Route:
-        header = self.batch.header
-        return Route(P, header.term, self.batch.last_index, self.batch.digest)
-
-    def created(self) -> None:
-        self.partitioning.handed_up(Change(P, P, KV, bytes(16)).fields())
-        while self.jobs:
-            self.jobs.pop(0)()
-
-    def destroyed(self) -> None:
-        self.partitioning.handed_up(Change(P, P).fields())
-
-    def opens(self) -> None:
-        self.threads.pop(0)()
-
-    def ended(self, partition_id: PartitionId) -> None:
-        self.ends.append(partition_id)
-
-    def opened(self, partition_id: PartitionId) -> None:
-        self.workers[partition_id] = SimpleNamespace(applied_index=self.state, secured=lambda _: True)
-
-    def look_again(self, partition_id: PartitionId) -> None:
-        self.voiding.look_again(partition_id)
-
-
-def commit(node: Slow, batch: Batch, *, at: int = 1) -> None:
-    store = node.rooms.logs[P]
-    store.commit(last_index=batch.last_index, digest=batch.digest, global_index=at, term=batch.header.term)
 
 
 def test_batches_are_taken_as_soon_as_the_log_is_open() -> None:
@@ -164,90 +103,6 @@ def test_who_asks_for_all_partitions_is_not_answered_without_one_of_which_someth
         node.partitioning.check_all()
     node.opens()
     node.partitioning.check_all()
-
-
-class Shown(Slow):
-    """Somebody follows the watermarks of all of its partitions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.node_id = ME
-        self.watermarks = Watermarks([PartitionId(p) for p in range(P)])
-        self.admission = SimpleNamespace(add=lambda _: None)
-        self.recovery = Recovered([])
-        self.minima: list[int] = []
-        self._touched = set[PartitionId]()
-        self.commit_index = 0
-        self._settle_soon = lambda: None
-        self._worker_of: Any = lambda *_: SimpleNamespace(applied_index=0, secured=lambda _: True)
-        self._progress_of: Any = lambda _: None
-        self._publish: Any = lambda _: None
-        self.watch = Watch(
-            cast(Any, self),
-            None,
-            every_ms=10,
-            send=lambda header: self.minima.append(header["minimum"]),
-            has_room=lambda: True,
-            ended=lambda error: pytest.fail(str(error)),
-            later=lambda *_: cast(Any, None),
-        )
-
-    def opened(self, partition_id: PartitionId) -> None:
-        Presence.opened(cast(Any, self), partition_id)
-
-    def look(self) -> None:
-        pass
-
-    def recovered(self, _: object = None) -> bool:
-        return True
-
-    def global_commit_index(self) -> int:
-        return self.commit_index
-
-    def applied(self, partition_id: PartitionId, index: int, *, idle: bool = True) -> None:
-        move(self.watermarks, partition_id, index, idle=idle)
-        self.watch.move()
-
-    def committed(self, index: int) -> None:
-        self.commit_index = index
-        self.watermarks.committed(index)
-        self.watch.move()
-
-
-@pytest.mark.parametrize("end", ["opened", "destroyed"])
-def test_whoever_follows_all_is_not_told_that_all_have_applied_what_one_that_is_being_opened_has_not(end: str) -> None:
-    """The least of all was told without it, and went back to 0 once it was open."""
-    node = Shown()
-    for partition_id in range(P):
-        node.applied(PartitionId(partition_id), 1)
-    node.created()
-    node.committed(6)
-    node.payloads.receive(memoryview(raw(node.batch)))
-    commit(node, node.batch, at=7)
-    node.committed(9)
-    assert (node.minima[-1], node.partitioning.opening.nothing_through()) == (6, 6)
-    if end == "destroyed":
-        node.destroyed()
-        node.watch.move()
-        assert node.minima[-1] == 9
-    else:
-        node.opens()
-        node.watch.move()
-        assert (node.minima[-1], node.watermarks.of(P).applied_global_index) == (6, 6)
-        node.applied(P, 7, idle=False)
-        assert node.minima[-1] == 7
-    assert node.minima == sorted(node.minima)
-    assert node.partitioning.opening.nothing_through() is None
-
-
-def test_of_what_an_earlier_process_has_left_nobody_knows_anything_while_it_is_read() -> None:
-    node = Slow()
-    node.left = True
-    node.partitioning.handed_up(Change(P, P, KV, bytes(16)).fields())
-    assert node.partitioning.opening.nothing_through() == 0
-    while node.jobs:
-        node.jobs.pop(0)()
-    assert node.partitioning.opening.nothing_through() is None
 
 
 def test_nor_told_of_one_that_was_destroyed_while_its_machine_opened() -> None:

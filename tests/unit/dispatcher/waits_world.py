@@ -36,6 +36,7 @@ class World(Desk):
         self.clock = SimpleNamespace(monotonic=lambda: self.now)
         self.node_id = "n1"
         self.is_open = True
+        self.watched = 0
         self.writes = 0
         """How often something was handed to the connection."""
         self.waits = Waits(cast("Any", self), self, later=self._later)
