@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 from chaos.fuzz.disk import MemoryDisk
 from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline.freshness import Freshness
 from dispatcher.reading import reads
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.lately import Lately
@@ -177,12 +178,15 @@ class NoNode:
     signals = SimpleNamespace(failures={})
     submitting = SimpleNamespace(waiting=NobodyWaits(), gone=lambda _: None, cancel=lambda _: None)
     voiding = SimpleNamespace(check_blocked=lambda want: want, rows=lambda _: [])
-    partitioning = SimpleNamespace(check_all=lambda: None, opening=SimpleNamespace(rows=lambda _: []))
+    opening = SimpleNamespace(rows=lambda _: [], nothing_through=lambda: None)
+    partitioning = SimpleNamespace(check_all=lambda: None, opening=opening)
 
     def __init__(self) -> None:
         self.clock = self.offload = Still()
         self.at_hand = AtHand(self.clock, enabled=True)
         self.streams_open = 0
+        self.streams_logs = 0
+        self.watched = 0
         self.comparing = SimpleNamespace(differences=[])
         self.watermarks = Watermarks(PARTITIONS)
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
@@ -298,6 +302,9 @@ class NoNode:
 
     async def recent(self, max_age: float, deadline: float) -> int:
         return 5
+
+    async def index_at(self, timestamp_ms: int, deadline: float) -> int:
+        return await Freshness(cast("Any", self)).index_at(timestamp_ms, deadline)
 
     async def wait_applied(self, *_: object) -> None:
         pass

@@ -61,6 +61,8 @@ class Followers:
         self._ended: set[str] = set()
         """Those who follow what is gone."""
         self._marks: WatermarkUpdate | None = None
+        self._least: tuple[Any, int] | None = None
+        """Of all partitions, as a node said last."""
         self._said: dict[tuple[str, int], int] = {}
         """By node and partition: the highest watermark that it has told."""
         self.batches = 0
@@ -189,8 +191,19 @@ class Followers:
             self._said[at] = mark.applied_index
             if node is not None and _behind(node.pipeline, mark):
                 self._fail("I7", f"{story}; it has not come so far")
-        if update.minimum != min((mark.applied_global_index for mark in update.watermarks), default=0):
+        if update.minimum > min((mark.applied_global_index for mark in update.watermarks), default=0):
             self._fail("I7", f"the minimum of {update} is another")
+        if node is not None:
+            self._check_least(node, update)
+
+    def _check_least(self, node: Any, update: WatermarkUpdate) -> None:
+        """All have come so far, those that are being opened, too, and it never goes back while the node runs."""
+        hidden = node.pipeline.partitioning.opening.nothing_through() if node.pipeline.recovery.over else None
+        if hidden is not None and update.minimum > hidden:
+            self._fail("I7", f"{update.node_id} says {update.minimum} of all; one that is being opened has {hidden}")
+        if self._least is not None and self._least[0] is node and update.minimum < self._least[1]:
+            self._fail("I7", f"{update.node_id} says {update.minimum} of all; it had said {self._least[1]}")
+        self._least = node, update.minimum
 
     # -- the end
 

@@ -177,10 +177,10 @@ class Barriers:
                     return True
         return False
 
-    def progress(self, waiter: Waiter) -> Reached:
-        """Where a waiter's partitions stand now, as far as is known; what others know is here the next time."""
-        if waiter.goal.want.reach in CLUSTER:
-            self.others.look(waiter.goal.want)
+    def progress(self, waiter: Waiter, now: float | None = None) -> Reached:
+        """Where a waiter's partitions stand, as far as is known; ``now``: what others know is here the next time."""
+        if now is not None and waiter.goal.want.reach in CLUSTER:
+            self.others.look(waiter.goal.want, now)
         return self._where(waiter.goal.want, gone=waiter.goal.gone)
 
     # -- moving

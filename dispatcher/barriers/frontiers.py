@@ -18,6 +18,8 @@ from logboom.wire import shown
 ROWS_MAX: Final = 16_384
 """Partitions and levels, together, that are asked for at a time."""
 FRAME_ROWS: Final = 2_048
+LOOK_S: Final = 0.1
+"""Whoever asks for a row again and again, and however many do, others are asked so often."""
 BLOCKED_STATES: Final = frozenset(("paused", "damaged", "lost"))
 APPLIED_LEVELS: Final = frozenset((Level.APPLIED, Level.SNAPSHOTTED))
 STATES: Final = BLOCKED_STATES | {"running", "retrying", "frozen", "withdrawn"}
@@ -36,6 +38,8 @@ class _Asked:
     last: int
     """or of anything more."""
     wants: int = 0
+    looked: float = -1e9
+    """When others were asked last for what they have come to."""
     said: dict[NodeId, tuple[int, str]] = field(default_factory=dict)
 
 
@@ -96,10 +100,12 @@ class Frontiers:
                     del self._rows[row]
                     self._ask(row)
 
-    def look(self, want: Want) -> None:
-        """Somebody wants to see how far it is: have everybody say so, once."""
+    def look(self, want: Want, now: float) -> None:
+        """Somebody wants to see how far it is: have everybody say so, once; not sooner again than after LOOK_S."""
         for partition_id in want.partitions:
-            if (partition_id, want.level) in self._rows:
+            asked = self._rows.get((partition_id, want.level))
+            if asked is not None and now - asked.looked >= LOOK_S:
+                asked.looked = now
                 self._ask((partition_id, want.level), now=True)
 
     def ended(self, partition_id: PartitionId) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Watermark
 from ports.invariant import invariant
 
+NOTHING: Final = GlobalLogIndex(0)
 Listener = Callable[[Watermark], None]
 
 
@@ -19,25 +21,28 @@ class Watermarks:
     """Only ever grow (I7), in their order (I1)."""
 
     def __init__(self, partitions: Sequence[PartitionId]) -> None:
-        nothing = GlobalLogIndex(0)
         self._marks: dict[PartitionId, Watermark] = {}
         self._idle: set[PartitionId] = set()
         self._snapshot: dict[PartitionId, PartitionLogIndex] = {}
-        self._commit = nothing
+        self._commit = NOTHING
         self._listeners: list[Listener] = []
+        self.moved = 0
+        """Grows with whatever changes what is to be seen."""
         for partition_id in partitions:
             self.add(partition_id)
 
-    def add(self, partition_id: PartitionId) -> None:
-        """A new partition."""
+    def add(self, partition_id: PartitionId, *, through: GlobalLogIndex = NOTHING) -> None:
+        """A new partition, of which up to there nothing was ordered: so nothing is left to apply of that."""
         zero = PartitionLogIndex(0)
-        self._marks[partition_id] = Watermark(partition_id, zero, zero, zero, zero, GlobalLogIndex(0), "running")
+        self._marks[partition_id] = Watermark(partition_id, zero, zero, zero, zero, through, "running")
+        self.moved += 1
 
     def remove(self, partition_id: PartitionId) -> None:
         """It is gone, and was here or not."""
         self._marks.pop(partition_id, None)
         self._idle.discard(partition_id)
         self._snapshot.pop(partition_id, None)
+        self.moved += 1
 
     def listen(self, listener: Listener) -> None:
         """Called with every change."""
@@ -68,6 +73,7 @@ class Watermarks:
     def committed(self, global_commit_index: int) -> None:
         """The commit index moved; every partition that it gave something to do has been updated before."""
         invariant(global_commit_index >= self._commit, "I7: the commit index went back")
+        self.moved += global_commit_index != self._commit
         self._commit = GlobalLogIndex(global_commit_index)
 
     def snapshotted(self, partition_id: PartitionId, snapshot_index: PartitionLogIndex) -> None:
@@ -79,6 +85,7 @@ class Watermarks:
         if mark is not None and snapshot_index > mark.snapshot_index:
             mark = self.of(partition_id)
             self._marks[partition_id] = replace(mark, snapshot_index=min(snapshot_index, mark.applied_index))
+            self.moved += 1
 
     def idle(self, partition_id: PartitionId) -> bool:
         """Nothing committed is left to apply."""
@@ -105,7 +112,9 @@ class Watermarks:
     ) -> None:
         """Take what is true now; tell the listeners if anything changed. ``idle``: nothing is left to apply."""
         before = self.of(partition_id)
-        (self._idle.add if idle else self._idle.discard)(partition_id)
+        if idle != (partition_id in self._idle):
+            (self._idle.add if idle else self._idle.discard)(partition_id)
+            self.moved += 1  # from now on it follows the commit index, or does no more
         # While the parent log is replayed after a start, the log's own marks trail behind what is applied.
         after = Watermark(
             partition_id,
@@ -135,6 +144,7 @@ class Watermarks:
             after,
         )
         self._marks[partition_id] = after
+        self.moved += 1
         for listener in self._listeners:
             listener(after)
 

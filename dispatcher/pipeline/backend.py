@@ -64,7 +64,11 @@ class Backend(Pipeline):
         """For how long nobody has led, as far as this node knows."""
         self.freshness = Freshness(self, check=self.leaderless.check)
         self.streams_open = 0
-        """Tails, and scans of logs, of all clients."""
+        """Tails, and scans of logs, of all clients;"""
+        self.streams_logs = 0
+        """logs that they read, those of each counted."""
+        self.watched = 0
+        """Partitions that streams of watermarks are about, those of each counted."""
         self.leadership = Leadership()
         """Who leads, and how often that changed."""
         super().__init__(node_id=node_id, barriers=barriers, watermarks=watermarks, **parts)

@@ -12,7 +12,15 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from dispatcher.barriers.exchange import FEATURE
-from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, Unavailable, from_wire
+from logboom.errors import (
+    BarrierFuture,
+    LogboomError,
+    NotLeader,
+    ProtocolError,
+    QuotaExceeded,
+    Unavailable,
+    from_wire,
+)
 from logboom.types import NUMBER_MAX, GlobalLogIndex, NodeId
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
@@ -24,6 +32,9 @@ ROUND_S: Final = 0.5
 ASKED_MAX: Final = 64
 """Rounds whose answers may still come, behind what else is on a slow line."""
 AGAIN_S: Final = 0.01
+AHEAD_MAX: Final = 8_192
+"""Who waits for a time to come, for as long as a request may take."""
+AHEAD_AGAIN_S: Final = 1.0
 INDICES: Final = frozenset((Kind.INDEX_ASK, Kind.INDEX_TOLD))
 
 
@@ -69,6 +80,8 @@ class Freshness:
         self._error: LogboomError | None = None
         self.rounds = 0
         """Begun since the start."""
+        self._ahead = 0
+        """So many wait for a time to come."""
 
     async def recent(self, max_age: float, deadline: float) -> GlobalLogIndex:
         """Everything committed ``max_age`` seconds before this call is at or below it. Raises Unavailable."""
@@ -86,6 +99,38 @@ class Freshness:
                 self._round = asyncio.get_running_loop().create_task(self._ask())
             await asyncio.wait({self._round}, timeout=left)
         return self._known[1]
+
+    async def index_at(self, timestamp_ms: int, deadline: float) -> GlobalLogIndex:
+        """Everything that was committed before this leader's clock showed ``timestamp_ms`` is at or below it.
+
+        Raises NotLeader, Unavailable, BarrierFuture for a time that comes after the deadline, and QuotaExceeded.
+        """
+        backend = self._backend
+        if not backend.raft.admits:
+            raise NotLeader("this node does not lead", leader=backend.leader_address())
+        while (ahead_ms := timestamp_ms - (now_ms := backend.clock.wall_ms())) > 0:
+            if ahead_ms / 1000 > deadline - backend.clock.monotonic():  # at once, or since the clock was set back
+                raise BarrierFuture(
+                    f"{timestamp_ms} ms is {ahead_ms} ms ahead of the leader's clock, beyond the deadline",
+                    timestamp_ms=timestamp_ms,
+                    now_ms=now_ms,
+                )
+            await self._wait_ahead(ahead_ms / 1000)
+        return await backend.read_index(deadline)
+
+    async def _wait_ahead(self, seconds: float) -> None:
+        if self._ahead >= AHEAD_MAX:
+            raise QuotaExceeded(
+                f"{self._ahead} requests wait for times to come here, and no more may",
+                limit=AHEAD_MAX,
+                used=self._ahead,
+                retry_after=AHEAD_AGAIN_S,
+            )
+        self._ahead += 1
+        try:
+            await wait(seconds)
+        finally:
+            self._ahead -= 1
 
     async def _ask(self) -> None:
         try:
@@ -172,21 +217,3 @@ class Freshness:
 def _fail(answer: asyncio.Future[GlobalLogIndex], error: LogboomError) -> None:
     if not answer.done():
         answer.set_exception(error)
-
-
-async def index_at(backend: Leads, timestamp_ms: int, deadline: float) -> GlobalLogIndex:
-    """Everything that was committed before this leader's clock showed ``timestamp_ms`` is at or below it.
-
-    Raises NotLeader, Unavailable, and BarrierFuture for a time that comes after the deadline.
-    """
-    if not backend.raft.admits:
-        raise NotLeader("this node does not lead", leader=backend.leader_address())
-    while (ahead_ms := timestamp_ms - (now_ms := backend.clock.wall_ms())) > 0:
-        if ahead_ms / 1000 > deadline - backend.clock.monotonic():  # at once, or since the clock was set back
-            raise BarrierFuture(
-                f"{timestamp_ms} ms is {ahead_ms} ms ahead of the leader's clock, beyond the deadline",
-                timestamp_ms=timestamp_ms,
-                now_ms=now_ms,
-            )
-        await wait(ahead_ms / 1000)
-    return await backend.read_index(deadline)

@@ -16,7 +16,7 @@ import structlog
 
 from dispatcher.pipeline.rooms import Opened, Rooms
 from dispatcher.pipeline.surroundings import Surroundings
-from logboom.types import PartitionId
+from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log.log import PartitionLog
 from ports.timers import wait
 from raftlog.entries.lifecycle import Kind
@@ -71,6 +71,19 @@ class Opening:
         logs, lifecycle = self._rooms.logs, self._pipeline.parent.lifecycle
         living = (p for p in sorted(self._under_way) if not lifecycle.is_gone(p))
         return next((p for p in living if p in logs and logs[p].committed_index), None)
+
+    def nothing_through(self) -> GlobalLogIndex | None:
+        """Of none of those that cannot be shown is anything to be applied up to there; None: nor behind it."""
+        logs, lifecycle = self._rooms.logs, self._pipeline.parent.lifecycle
+        bounds = list[GlobalLogIndex | None]()
+        for partition_id in self._under_way:
+            if lifecycle.is_gone(partition_id):
+                continue
+            if partition_id in logs:
+                bounds.append(logs[partition_id].in_front_of_first)
+            elif partition_id in self._found:  # it is being looked at what an earlier process has left there
+                bounds.append(GlobalLogIndex(0))
+        return min((bound for bound in bounds if bound is not None), default=None)
 
     def open(self, partition_id: PartitionId, kind: Kind) -> None:
         """It was created."""

@@ -88,7 +88,7 @@ class Presence(ABC):
 
     def opened(self, partition_id: PartitionId) -> None:
         """A partition that was created is open in its room: from now on it is served."""
-        self.watermarks.add(partition_id)
+        self.watermarks.add(partition_id, through=self.logs[partition_id].in_front_of_first or GlobalLogIndex(0))
         self.admission.add(partition_id)
         self.recovery.add(partition_id)
         self.workers[partition_id] = self._worker_of(partition_id, self._progress_of(partition_id), None)

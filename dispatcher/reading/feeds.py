@@ -139,6 +139,9 @@ class Feed(ABC):
     and waits here for credit. What waits is given back when another reader of the node needs the memory.
     """
 
+    width = 1
+    """So many logs it reads."""
+
     def __init__(
         self,
         backend: Surroundings,

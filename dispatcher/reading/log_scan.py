@@ -71,6 +71,7 @@ class LogScan(Feed):
         if wanted.start or wanted.filter is not None or wanted.metadata_only:
             raise InvalidRequest("a scan of the log takes start_global or start_time_ms, and no filter")
         self._logs: dict[PartitionId, PartitionLog] = {p: backend.log(p) for p in dict.fromkeys(partitions)}
+        self.width = len(self._logs)
         self._through = 0 if wanted.follow else through
         self._merge: Merge | None = None
         """None: where it begins is still to be found."""

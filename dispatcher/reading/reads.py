@@ -84,8 +84,11 @@ def keys_of(frame: Frame) -> list[bytes]:
     """Of a GET: in its header, or, of more than that has room for, ``lengths`` there and the keys in the body."""
     keys = frame.header.get("keys")
     if keys is None and "lengths" in frame.header:
+        lengths = field_of(frame.header, "lengths", list)
+        if len(lengths) > KEYS_MAX:  # before they are gone through
+            raise InvalidRequest(f"at most {KEYS_MAX} keys, not {len(lengths)}")
         keys, at = [], 0
-        for length in field_of(frame.header, "lengths", list):
+        for length in lengths:
             if type(length) is not int or not 0 <= length <= len(frame.body) - at:
                 raise InvalidRequest(f"a key of {shown(length)} bytes, of {len(frame.body) - at} that are left")
             keys.append(bytes(frame.body[at : at + length]))

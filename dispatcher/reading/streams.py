@@ -18,6 +18,9 @@ from logboom.wire import Frame, Kind
 
 STREAMS_MAX: Final = 4096
 """Per connection."""
+LOGS_PER_STREAM: Final = 16
+"""So many logs may be read in all where one stream may be open: each takes a kilobyte, and is looked at as it opens."""
+RETRY_AFTER_S: Final = 1.0
 
 
 class Streams:
@@ -41,16 +44,20 @@ class Streams:
         self._partitions = partitions
         self._pace = pace
         self._feeds: dict[int, Feed] = {}
+        self._logs = 0
+        """That they read, for each of them."""
 
     def open(self, frame: Frame) -> None:
         """A TAIL or a LOG_SCAN. Raises InvalidRequest, NoSuchPartition, QuotaExceeded, IndexCompacted."""
         request_id = frame.request_id
         if request_id in self._feeds or len(self._feeds) >= STREAMS_MAX:
-            raise QuotaExceeded("too many tails", limit=STREAMS_MAX, used=len(self._feeds), retry_after=1.0)
+            raise QuotaExceeded("too many tails", limit=STREAMS_MAX, used=len(self._feeds), retry_after=RETRY_AFTER_S)
         limit = self._backend.settings.reads.streams_max
         if self._backend.streams_open >= limit:
             used = self._backend.streams_open
-            raise QuotaExceeded("too many tails are open on this node", limit=limit, used=used, retry_after=1.0)
+            raise QuotaExceeded(
+                "too many tails are open on this node", limit=limit, used=used, retry_after=RETRY_AFTER_S
+            )
 
         def send(kind: Kind, header: dict[str, Any], body: list[Any], flags: int) -> None:
             self._reply(request_id, kind, header, body, flags=flags)
@@ -62,21 +69,43 @@ class Streams:
 
         feed = self._made(frame, send, ended)
         self._feeds[request_id] = feed
-        self._backend.streams_open += 1
+        self._count(feed, 1)
         feed.move()
 
     def _taken(self, request_id: int) -> Feed | None:
         """It is none of the open ones any more."""
         feed = self._feeds.pop(request_id, None)
-        self._backend.streams_open -= feed is not None
+        if feed is not None:
+            self._count(feed, -1)
         return feed
+
+    def _count(self, feed: Feed, more: int) -> None:
+        self._logs += more * feed.width
+        self._backend.streams_open += more
+        self._backend.streams_logs += more * feed.width
+
+    def _check_logs(self, more: int) -> None:
+        """One stream alone may read as many as there are. Raises QuotaExceeded."""
+        on_node = self._backend.streams_logs, self._backend.settings.reads.streams_max
+        for who, used, streams in (("this connection", self._logs, STREAMS_MAX), ("this node", *on_node)):
+            limit = LOGS_PER_STREAM * streams
+            if used and used + more > limit:
+                raise QuotaExceeded(
+                    f"streams of {who} read {used} logs, those of each counted, and {more} more are too many: name "
+                    "the partitions that matter",
+                    limit=limit,
+                    used=used,
+                    retry_after=RETRY_AFTER_S,
+                )
 
     def _made(self, frame: Frame, send: Send, ended: Callable[[LogboomError | None], None]) -> Feed:
         wanted, pace = FeedRequest.parse(frame.header), self._pace()
         if frame.kind is Kind.TAIL:
             partition = reads.partition_of_header(self._backend, frame.header)
+            self._check_logs(1)
             return Tail(self._backend, partition, wanted, send=send, congested=self._congested, ended=ended, pace=pace)
-        partitions = self._partitions(frame.header)
+        partitions = list(dict.fromkeys(self._partitions(frame.header)))
+        self._check_logs(len(partitions))
         through = field_of(frame.header, "through_global", int, 0)
         return LogScan(
             self._backend,

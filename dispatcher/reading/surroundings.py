@@ -70,6 +70,7 @@ class Surroundings(Protocol):
     parent: ParentState
     lately: Lately
     streams_open: int
+    streams_logs: int
 
     @property
     def logs(self) -> Mapping[PartitionId, PartitionLog]: ...

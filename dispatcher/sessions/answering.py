@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import structlog
 
 from dispatcher.pipeline.backend import Backend
-from dispatcher.pipeline.freshness import index_at
 from dispatcher.reading import fetching, reads
 from dispatcher.reading.read_rates import Pace
 from dispatcher.requests.requests import field_of
@@ -266,7 +265,7 @@ class Answering:
 
     async def _index_at(self, frame: Frame) -> None:
         deadline = self._deadline(frame.header)
-        index = await index_at(self._backend, field_of(frame.header, "timestamp_ms", int), deadline)
+        index = await self._backend.freshness.index_at(field_of(frame.header, "timestamp_ms", int), deadline)
         found = {"global_index": index, "cluster": self._backend.cluster.id}
         self._client.reply(frame.request_id, Kind.INDEX_IS, found)
 

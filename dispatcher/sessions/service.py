@@ -23,6 +23,7 @@ from dispatcher.requests.relevant import relevant
 from dispatcher.requests.tracing import Tracer, begin
 from dispatcher.sessions import permits
 from dispatcher.sessions.answering import Answering
+from dispatcher.sessions.looks import Looks
 from dispatcher.sessions.sending_away import SendingAway
 from dispatcher.sessions.session_counts import SessionCounts
 from dispatcher.sessions.status import status
@@ -88,6 +89,7 @@ class ClientService:
         """In the order in which they came: what is done to each is done in an order that can be repeated."""
         self.started = backend.clock.monotonic()
         self.turns = Turns(backend.clock)
+        self.looks = Looks(backend.clock)
         self.one_status: AbstractAsyncContextManager[None] = OneATurn()
         """Held while one is put together and encoded."""
         self.strangers = itertools.count(1)
@@ -200,7 +202,7 @@ class Session:
         self._grants: Grants | None = None
         """What this client may do; None: everything."""
         self._open = True
-        self._waits = Waits(self._backend, self)
+        self._waits = Waits(self._backend, self, later=service.looks.later)
         self._streams = Streams(
             service.backend,
             reply=self.reply,
@@ -245,7 +247,7 @@ class Session:
             elif frame.kind is Kind.CANCEL:
                 self._cancel(frame.request_id)
             elif frame.kind is Kind.CREDIT:
-                self._streams.credit(frame)
+                self._begin_in_turn(frame)  # behind whatever it is for
             else:
                 self._request(frame)
         except ProtocolError:
@@ -387,12 +389,12 @@ class Session:
             members = self._backend.members
             said = {"leaderless_ms": self._backend.leaderless.ms, "members_at": [members.term, members.index]}
             self.reply(frame.request_id, Kind.PONG, said)
-        elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):  # at once: credit for it may be in the same read
-            self._streams.open(frame)
         else:
-            frame = relevant(frame)
-            if not self.submits.held_back(frame):
-                self.begin(frame, self._service.turns.now)
+            self._begin_in_turn(relevant(frame))
+
+    def _begin_in_turn(self, frame: Frame) -> None:
+        if not self.submits.held_back(frame):
+            self.begin(frame, self._service.turns.now)
 
     def begin(self, frame: Frame, came: float) -> None:
         """A request whose turn it is. Raises DeadlineExceeded for a GET that nobody waits for any more."""
@@ -400,6 +402,10 @@ class Session:
             self._waits.watermarks(frame)
         elif frame.kind is Kind.WATCH:
             self._waits.watch(frame)
+        elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):
+            self._streams.open(frame)
+        elif frame.kind is Kind.CREDIT:
+            self._streams.credit(frame)
         elif frame.kind not in (Kind.BARRIER, Kind.GET):
             self.answering.answer(frame)
         else:

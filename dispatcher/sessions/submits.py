@@ -9,7 +9,8 @@ turn between.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import itertools
+from collections import OrderedDict, deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +34,7 @@ REQUESTS_MAX: Final = 4096
 HELD: Final = "held"
 REFUSED: Final = "refused"
 TURN_S: Final = 0.01
-"""So much of one turn of the loop submits, gets and barriers of all connections take; others wait for the next."""
+"""So much of one turn of the loop requests of all connections take; others wait for the next."""
 
 
 class Turns:
@@ -87,6 +88,45 @@ class OneATurn:
         asyncio.get_running_loop().call_soon(self._lock.release)
 
 
+class Held:
+    """Frames and when they came: of one read at most, since nothing more is read meanwhile."""
+
+    def __init__(self) -> None:
+        self._frames: OrderedDict[int, tuple[float, Frame]] = OrderedDict()
+        """In the order in which they came, by their number."""
+        self._of: dict[int, dict[int, None]] = {}
+        """Numbers of those with one request id."""
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def add(self, came: float, frame: Frame) -> None:
+        """It has its turn behind all that are there."""
+        number = next(self._numbers)
+        self._frames[number] = came, frame
+        self._of.setdefault(frame.request_id, {})[number] = None
+
+    def first(self) -> tuple[float, Frame]:
+        """The one that came first, which is taken off. KeyError if there is none."""
+        number, (came, frame) = self._frames.popitem(last=False)
+        numbers = self._of[frame.request_id]
+        del numbers[number]
+        if not numbers:
+            del self._of[frame.request_id]
+        return came, frame
+
+    def forget(self, request_id: int) -> None:
+        """All of that request, whatever else there is."""
+        for number in self._of.pop(request_id, ()):
+            del self._frames[number]
+
+    def clear(self) -> None:
+        """All."""
+        self._frames.clear()
+        self._of.clear()
+
+
 class Submits:
     """One session's."""
 
@@ -96,8 +136,7 @@ class Submits:
         self._longest_ms = service.settings.net.request_ms_max
         self._principal = ""
         self._waiting: dict[int, Waiting] = {}
-        self._held: deque[tuple[float, Frame]] = deque()
-        """Frames and when they came: of one read at most, since nothing more is read meanwhile."""
+        self._held = Held()
         self._brake: Brake | None = None
         self._unread: set[str] = set()
         """Why nothing is read."""
@@ -122,15 +161,15 @@ class Submits:
         return True
 
     def _hold(self, frame: Frame) -> None:
-        if not self._held:
+        if HELD not in self._unread:  # else it is in the queue: what it held may have been cancelled
             self._service.turns.enqueue(self)
             self.read(HELD, on=False)
-        self._held.append((self._service.backend.clock.monotonic(), frame))
+        self._held.add(self._service.backend.clock.monotonic(), frame)
 
     def one_held(self) -> bool:
         """The next frame that was held back; True: there are more."""
         if self._held:
-            came, frame = self._held.popleft()
+            came, frame = self._held.first()
             try:
                 if frame.kind is Kind.SUBMIT:
                     self._submit(frame, came)
@@ -199,8 +238,7 @@ class Submits:
 
     def cancel(self, request_id: int) -> None:
         """It is given up if it still waits for admission; else it runs on."""
-        if self._held:  # those who asked wait no more
-            self._held = deque(each for each in self._held if each[1].request_id != request_id)
+        self._held.forget(request_id)  # those who asked wait no more
         waiting = self._waiting.get(request_id)
         if waiting is not None:
             self._service.backend.submitting.cancel(waiting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
@@ -13,8 +12,9 @@ from dispatcher.barriers.watermarks import to_row
 from dispatcher.pipeline.backend import Backend
 from dispatcher.requests.requests import field_of
 from dispatcher.requests.tracing import Trace
+from dispatcher.sessions.looks import Due, Later, on_the_loop
 from dispatcher.sessions.over_all import OverAll
-from dispatcher.sessions.watching import Later, Watch
+from dispatcher.sessions.watching import Watch
 from logboom.errors import InvalidRequest, LineageMismatch, LogboomError, NotLeader, QuotaExceeded, Unavailable
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, lineage_shown
 from logboom.wire import FLAG_MORE, Alike, Frame, Kind, shown
@@ -26,6 +26,8 @@ PROGRESS_MS_MIN: Final = 10
 SHARED_ROWS_MAX: Final = 1_024
 """Partitions of an answer that is encoded once for all whom it is for: larger ones may be above what a client takes."""
 WATCHES_MAX: Final = 64
+WATCHED_MAX: Final = 1 << 20
+"""Partitions that are followed on a node, those of each stream counted: what it was told last takes 100 bytes each."""
 ELSEWHERE_S: Final = 1.5
 """With so much time left a client that is told that a barrier is not reached asks again; with a second, no more."""
 ROWS_OF_ONE: Final = 32
@@ -61,11 +63,6 @@ class Replies(Protocol):
     def connection(self) -> Connection:
         """While it is open."""
         ...
-
-
-def on_the_loop(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-    """By the loop's own timers."""
-    return asyncio.get_running_loop().call_later(seconds, call)
 
 
 class Waits:
@@ -301,7 +298,7 @@ class Waits:
         """Where a waiter's partitions are, as far as the client does not know it. It may find the link full."""
         if not self._replies.has_room():
             return
-        where = self._backend.barriers.progress(waiter)
+        where = self._backend.barriers.progress(waiter, self._backend.clock.monotonic())
         rows = [[p, frontier] for p, frontier in where.frontiers if known.get(p) != frontier]
         if rows:
             known.update(where.frontiers)
@@ -339,13 +336,14 @@ class Waits:
             )
         partitions = list(dict.fromkeys(self.partitions(frame.header)))
         self.recovered(partitions)
+        self._check_watched(len(partitions))
         every = frame.header.get("partitions") is None
 
         def send(header: dict[str, Any]) -> None:
             self._replies.reply(request_id, Kind.WATCHED, header, flags=FLAG_MORE)
 
         def ended(error: LogboomError) -> None:
-            self._watches.pop(request_id, None)
+            self._unwatch(request_id)
             self._replies.fail(request_id, error)
 
         self._watches[request_id] = watch = Watch(
@@ -356,8 +354,28 @@ class Waits:
             has_room=self._replies.has_room,
             ended=ended,
             later=self.later,
+            width=len(partitions),
         )
+        self._backend.watched += watch.width
         watch.move()
+
+    def _check_watched(self, more: int) -> None:
+        """One alone may follow as many as there are. Raises QuotaExceeded."""
+        used = self._backend.watched
+        if used and used + more > WATCHED_MAX:
+            raise QuotaExceeded(
+                f"streams of watermarks of this node follow {used} partitions, and {more} more are too many: name the "
+                "partitions that matter",
+                limit=WATCHED_MAX,
+                used=used,
+                retry_after=RETRY_AFTER_S,
+            )
+
+    def _unwatch(self, request_id: int) -> None:
+        watch = self._watches.pop(request_id, None)
+        if watch is not None:
+            watch.close()
+            self._backend.watched -= watch.width
 
     # -- leaving
 
@@ -369,18 +387,16 @@ class Waits:
             self._traces.pop(request_id, None)
             self._over_all.ended(request_id)
         self._stop(request_id)
-        watch = self._watches.pop(request_id, None)
-        if watch is not None:
-            watch.close()
+        self._unwatch(request_id)
 
     def close(self) -> None:
         """The client is gone."""
         self._backend.barriers.client_gone(self)
         for progress in self._progress.values():
             progress.close()
-        for watch in self._watches.values():
-            watch.close()
-        for left in (self._waiters, self._progress, self._watches, self._traces):
+        for request_id in list(self._watches):
+            self._unwatch(request_id)
+        for left in (self._waiters, self._progress, self._traces):
             left.clear()
         self._over_all.close()
 
@@ -396,7 +412,7 @@ class _Progress:
     def __init__(self, waits: Waits, request_id: int, waiter: Waiter, every: float) -> None:
         self._tell: Callable[[], None] = lambda: waits.tell(request_id, waiter, self._known)
         self._known: dict[PartitionId, int] = {}
-        self._later: Callable[[], asyncio.TimerHandle] = lambda: waits.later(every, self._move)
+        self._later: Callable[[], Due] = lambda: waits.later(every, self._move)
         self._move()
 
     def _move(self) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dispatcher.barriers.watermarks import to_row
 from dispatcher.pipeline.backend import Backend
+from dispatcher.sessions.looks import Due, Later
 from logboom.errors import LogboomError
 from logboom.types import PartitionId, Watermark
 
 EVERY_MS_MIN: Final = 10
 FRAME_ROWS: Final = 2_048
-
-
-Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
-"""Call this after so many seconds."""
 
 
 class Watch:
@@ -32,7 +28,10 @@ class Watch:
         has_room: Callable[[], bool],
         ended: Callable[[LogboomError], None],
         later: Later,
+        width: int,
     ) -> None:
+        """``width``: how many partitions it is about, as it begins."""
+        self.width = width
         self._backend = backend
         self._wanted = None if partitions is None else list(partitions)
         self._every = max(every_ms, EVERY_MS_MIN) / 1000
@@ -41,7 +40,10 @@ class Watch:
         self._ended = ended
         self._later = later
         self._sent: dict[PartitionId, Watermark] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._minimum = 0
+        self._seen: int | None = None
+        """By how much the watermarks had moved when they were told; None: something else may be news."""
+        self._timer: Due | None = None
 
     def close(self) -> None:
         """Idempotent."""
@@ -50,27 +52,33 @@ class Watch:
 
     def move(self) -> None:
         """Send what is news, and look again a little later."""
+        backend = self._backend
         if self._has_room():
-            backend = self._backend
             backend.look()
-            for partition_id in self._wanted or ():
-                if not backend.watermarks.has(partition_id):
-                    self.close()
-                    self._ended(backend.missing(partition_id))
-                    return
-            self._tell(backend)
+            if backend.watermarks.moved != self._seen:
+                for partition_id in self._wanted or ():
+                    if not backend.watermarks.has(partition_id):
+                        self.close()
+                        self._ended(backend.missing(partition_id))
+                        return
+                self._seen = backend.watermarks.moved
+                self._tell(backend)
         self._timer = self._later(self._every, self.move)
 
     def _tell(self, backend: Backend) -> None:
         marks = backend.watermarks.all(self._wanted)
-        if self._wanted is None:
-            marks = [mark for mark in marks if backend.recovered([mark.partition_id])]
+        minimum = min((mark.applied_global_index for mark in marks), default=0)
+        if self._wanted is None:  # some are not shown yet, and count all the same
+            hidden = backend.partitioning.opening.nothing_through()
+            if hidden is not None:
+                minimum, self._seen = min(minimum, hidden), None
+            if not backend.recovered():
+                marks, self._seen = [mark for mark in marks if backend.recovered([mark.partition_id])], None
         news = [mark for mark in marks if self._sent.get(mark.partition_id) != mark]
         gone = sorted(self._sent.keys() - {mark.partition_id for mark in marks})
-        if not news and not gone:
+        if not news and not gone and minimum == self._minimum:
             return
-        first, self._sent = not self._sent, {mark.partition_id: mark for mark in marks}
-        minimum = min((mark.applied_global_index for mark in marks), default=0)
+        first, self._sent, self._minimum = not self._sent, {mark.partition_id: mark for mark in marks}, minimum
         for at in range(0, len(news) or 1, FRAME_ROWS):
             header = {
                 "commit_index": backend.global_commit_index(),

@@ -14,7 +14,8 @@ class ReadSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     segments_max: int = 512
     """Segments that are read at the same time, by all of them."""
     streams_max: int = 32_768
-    """So many are open: each is looked at whenever something is committed that it may be waiting for."""
+    """So many are open: each is looked at whenever something is committed that it may be waiting for. Together they may
+    read 16 times as many logs, those of each counted; one alone any number."""
     window_bytes: int = 4 * MIB
     """What a scan over many partitions reads at a time (one batch may be larger),"""
     window_segments_max: int = 256

@@ -130,6 +130,14 @@ class LogReading:
         return columns.global_index[0] if columns.last else self.committed_global_index + 1
 
     @property
+    def in_front_of_first(self) -> GlobalLogIndex | None:
+        """Up to there nothing was ordered of it; 0 where something was removed; None: nothing is committed at all."""
+        columns = self._committed.columns
+        if columns.before_index:
+            return GlobalLogIndex(0)
+        return GlobalLogIndex(max(0, columns.global_index[0] - 1)) if columns.last else None
+
+    @property
     def end_position(self) -> int:
         """Behind the last committed batch."""
         return self._committed.end

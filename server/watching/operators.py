@@ -131,8 +131,9 @@ class Operators:
         return None
 
     async def _status(self, _: HttpRequest) -> HttpResponse:
-        found = await self._watched.service.status()
-        return HttpResponse(200, msgspec.json.encode(found), "application/json")
+        service = self._watched.service
+        async with service.one_status:
+            return HttpResponse(200, msgspec.json.encode(await service.status()), "application/json")
 
     async def _stacks(self, _: HttpRequest) -> HttpResponse:
         return HttpResponse(200, stacks().encode())

@@ -378,7 +378,13 @@ MUTANTS: Final = (
         "watch-silent",
         "A stream of watermarks says how things are, and never again (FollowsAll).",
         ("FollowsAll",),
-        (Edit("dispatcher.sessions.watching:Watch._tell", "if not news and not gone:", "if self._sent:"),),
+        (
+            Edit(
+                "dispatcher.sessions.watching:Watch._tell",
+                "if not news and not gone and minimum == self._minimum:",
+                "if self._sent:",
+            ),
+        ),
         needs="follows",
     ),
     Mutant(

@@ -6,7 +6,7 @@ from typing import Final
 
 from chaos.sim.mutants.edit import Edit, Mutant
 
-FRESHNESS: Final = "dispatcher.pipeline.freshness:"
+FRESHNESS: Final = "dispatcher.pipeline.freshness:Freshness."
 
 MUTANTS: Final = (
     Mutant(

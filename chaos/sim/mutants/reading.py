@@ -261,4 +261,11 @@ MUTANTS: Final = (
         ),
         needs="reads_log",
     ),
+    Mutant(
+        "least-of-what-is-open",
+        "The least of all watermarks is told without what is still being opened (I7).",
+        ("I7",),
+        (Edit("dispatcher.sessions.watching:Watch._tell", "if hidden is not None:", "if False:"),),
+        needs="follows",
+    ),
 )

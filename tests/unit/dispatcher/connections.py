@@ -38,6 +38,7 @@ class Backend:
     clock = SimpleNamespace(monotonic=lambda: 0.0)
     settings = Settings()
     streams_open = 0
+    streams_logs = 0
 
     workers = (0,)
 

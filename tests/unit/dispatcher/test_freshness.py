@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from dispatcher.pipeline import freshness
-from dispatcher.pipeline.freshness import Freshness, index_at
-from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, Unavailable
+from dispatcher.pipeline.freshness import Freshness
+from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, QuotaExceeded, Unavailable
 from logboom.wire import Frame, Kind
 
 ME, LEADER, OTHER = "n1", "n2", "n3"
@@ -260,11 +260,11 @@ async def test_an_answer_that_nobody_asked_for_says_nothing() -> None:
 class TestTimes:
     async def test_a_time_that_has_passed_needs_no_waiting(self) -> None:
         world = World()
-        assert await index_at(world.backend, 5_000, world.now + 1) == 7
+        assert await world.fresh.index_at(5_000, world.now + 1) == 7
 
     async def test_a_time_to_come_is_waited_for_by_the_leaders_clock(self) -> None:
         world = World()
-        asked = asyncio.ensure_future(index_at(world.backend, 5_005, world.now + 1))
+        asked = asyncio.ensure_future(world.fresh.index_at(5_005, world.now + 1))
         await turns()
         assert not asked.done()
         await asyncio.sleep(0.02)
@@ -276,23 +276,43 @@ class TestTimes:
     async def test_one_beyond_the_deadline_is_refused_at_once(self) -> None:
         world = World()
         with pytest.raises(BarrierFuture) as refused:
-            await index_at(world.backend, 7_000, world.now + 1)
+            await world.fresh.index_at(7_000, world.now + 1)
         assert (refused.value.timestamp_ms, refused.value.now_ms) == (7_000, 5_000)
 
     async def test_a_clock_that_is_set_back_meanwhile_keeps_nobody_beyond_the_deadline(self) -> None:
         world = World()
-        asked = asyncio.ensure_future(index_at(world.backend, 5_005, world.now + 1))
+        asked = asyncio.ensure_future(world.fresh.index_at(5_005, world.now + 1))
         await turns()
         world.wall -= 3_600_000
         async with asyncio.timeout(5):
             with pytest.raises(BarrierFuture):
                 await asked
 
+    async def test_no_more_than_the_node_has_room_for_wait_for_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """So many for each connection were all that was looked at, for ten minutes each."""
+        monkeypatch.setattr(freshness, "AHEAD_MAX", 2)
+        world = World()
+        asked = [asyncio.ensure_future(world.fresh.index_at(5_900, world.now + 1)) for _ in range(3)]
+        await turns()
+        assert [each.done() for each in asked] == [False, False, True]
+        with pytest.raises(QuotaExceeded):
+            await asked[2]
+        assert await world.fresh.index_at(5_000, world.now + 1) == 7  # for which nobody has to wait
+        asked[0].cancel()
+        await turns()
+        another = asyncio.ensure_future(world.fresh.index_at(5_900, world.now + 1))
+        await turns()
+        assert not another.done()
+        for each in asked[1], another:
+            each.cancel()
+        await turns()
+        assert world.fresh._ahead == 0
+
     async def test_only_a_leader_knows(self) -> None:
         world = World()
         world.backend.raft.admits = False
         with pytest.raises(NotLeader):
-            await index_at(world.backend, 1, world.now + 1)
+            await world.fresh.index_at(1, world.now + 1)
 
 
 async def test_a_question_over_a_link_that_is_gone_is_answered_by_nobody() -> None:

@@ -153,18 +153,36 @@ class TestLooking:
             for name in (N2, N3):
                 apply(world, name, index)
             assert world.frames == frames
-            world[N1].barriers.progress(waiter)
+            world[N1].barriers.progress(waiter, float(index))
             world.talk()
-            seen.append(world[N1].barriers.progress(waiter).frontiers)
+            seen.append(world[N1].barriers.progress(waiter, float(index)).frontiers)
             world.talk()
         assert seen == [[(A, 7)], [(A, 9)], [(A, 20)]]
+
+    def test_however_often_and_however_many_look_others_are_asked_ten_times_a_second(self) -> None:
+        """Each time all nodes were, a hundred times a second, for each row that somebody waits for."""
+        world = World()
+        waiters = [world[N1].wait(target, reach=Scope.QUORUM)[0] for target in (50, 60)]
+        world.talk()
+        frames = world.frames
+        for now in (1.0, 1.01, 1.02, 1.09):
+            for waiter in waiters:
+                assert waiter is not None
+                world[N1].barriers.progress(waiter, now)
+                world.talk()
+        once = world.frames - frames
+        assert once == 4, "two nodes, and their answers"
+        assert waiters[0] is not None
+        world[N1].barriers.progress(waiters[0], 1.11)
+        world.talk()
+        assert world.frames - frames == 2 * once
 
     def test_looking_frees_what_it_took(self) -> None:
         world = World()
         waiter, _ = world[N1].wait(50, reach=Scope.ALL)
         assert waiter is not None
-        for _ in range(3):
-            world[N1].barriers.progress(waiter)
+        for now in range(3):
+            world[N1].barriers.progress(waiter, float(now))
             world.talk()
         assert [len(world[name].barriers) for name in NODES] == [1, 1, 1]
         world[N1].barriers.cancel(waiter)

@@ -46,7 +46,7 @@ def test_whatever_happens_nobody_is_told_what_is_not_so_and_everybody_what_is(st
         ]
         return sum(counts) >= min(need, len(partitions))
 
-    for step in steps:
+    for now, step in enumerate(steps):
         kind, *rest = step
         if kind == "wait":
             asked, target, partitions, level, scope, need = rest
@@ -71,7 +71,7 @@ def test_whatever_happens_nobody_is_told_what_is_not_so_and_everybody_what_is(st
         elif kind == "look" and waiting:
             asked_for, waiter, answers = waiting[rest[0] % len(waiting)]
             if waiter is not None and not answers:
-                world[asked_for[1]].barriers.progress(waiter)
+                world[asked_for[1]].barriers.progress(waiter, float(now))
         else:
             world.talk()
         for asked_for, _, answers in waiting:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher.reading.streams import Streams
+from dispatcher.reading import streams as streams_module
+from dispatcher.reading.streams import LOGS_PER_STREAM, Streams
 from logboom.errors import LogboomError, QuotaExceeded
 from logboom.settings import ReadSettings, Settings
 from logboom.wire import Frame, Kind
 from tests.unit.dispatcher.connections import Backend
-from tests.unit.dispatcher.reading_world import ANY_PACE
+from tests.unit.dispatcher.reading_world import ANY_PACE, World
 
 
 class Client:
@@ -24,12 +25,15 @@ class Client:
             reply=lambda *_, **__: None,
             fail=lambda _, error: self.failed.append(error),
             congested=lambda: False,
-            partitions=lambda _: [0],  # type: ignore[list-item,return-value]
+            partitions=lambda header: header.get("partitions") or backend.partition_ids(),
             pace=lambda: ANY_PACE,
         )
 
     def tail(self, number: int, **fields: Any) -> None:
         self.streams.open(Frame(Kind.TAIL, number, {"partition": 0, "credit": 0, "follow": True, **fields}))
+
+    def scan(self, number: int, **fields: Any) -> None:
+        self.streams.open(Frame(Kind.LOG_SCAN, number, {"credit": 0, "follow": True, **fields}))
 
 
 def test_no_more_than_the_node_has_room_for_whoever_has_them() -> None:
@@ -56,3 +60,35 @@ def test_no_more_than_the_node_has_room_for_whoever_has_them() -> None:
         one.tail(9)
     other.streams.close()
     assert backend.streams_open == 0
+
+
+@pytest.mark.parametrize("whose", ["connection", "node"])
+def test_of_scans_the_logs_count_too(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four thousand scans over a thousand partitions took four gigabytes, for one connection."""
+    backend: Any = World(partitions=20, reads=ReadSettings(streams_max=3 if whose == "node" else 100))
+    backend.streams_open = backend.streams_logs = 0
+    monkeypatch.setattr(streams_module, "STREAMS_MAX", 3 if whose == "connection" else 100)
+    one, other = Client(backend), Client(backend)
+    second = other if whose == "node" else one
+    one.scan(1, partitions=[*range(20), 0, 0])
+    second.scan(2)
+    with pytest.raises(QuotaExceeded, match=f"this {whose} read 40 logs") as refused:
+        second.scan(3)
+    assert (refused.value.fields["limit"], refused.value.fields["used"]) == (3 * LOGS_PER_STREAM, 40)
+    second.tail(3)
+    assert (backend.streams_open, backend.streams_logs) == (3, 41)
+    one.streams.cancel(1)
+    second.scan(4, partitions=[0, 1])
+    assert (backend.streams_open, backend.streams_logs) == (3, 23)
+    for client in (one, other):
+        client.streams.close()
+    assert (backend.streams_open, backend.streams_logs) == (0, 0)
+
+
+def test_a_scan_alone_may_have_any_number_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = World(partitions=20, reads=ReadSettings(streams_max=1))
+    backend.streams_open = backend.streams_logs = 0
+    monkeypatch.setattr(streams_module, "LOGS_PER_STREAM", 1)
+    client = Client(backend)
+    client.scan(1)
+    assert backend.streams_logs == 20

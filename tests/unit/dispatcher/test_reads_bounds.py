@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.reading import reads
-from logboom.errors import RecordTooLarge
+from logboom.errors import InvalidRequest, RecordTooLarge
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from logboom.wire import Frame, Kind
@@ -49,3 +49,10 @@ async def test_what_would_be_too_much_is_refused_before_it_is_put_together(monke
         await reads.get(backend(), asking(many), 5.0)
     assert (refused.value.size, refused.value.limit) == (55, 50)
     assert (await reads.get(backend(), asking(many[:4]), 5.0))[0]["data"] == 44
+
+
+def test_of_too_many_lengths_none_is_looked_at() -> None:
+    """A quarter of a million of them were gone through first: 57 ms of the loop."""
+    frame = Frame(Kind.GET, 1, {"partition": 0, "lengths": [-1] * (reads.KEYS_MAX + 1)}, memoryview(b""))
+    with pytest.raises(InvalidRequest, match="at most"):  # and not for the first of them, which is wrong
+        reads.keys_of(frame)

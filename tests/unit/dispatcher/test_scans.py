@@ -88,6 +88,7 @@ async def heard(connection: Unread, backend: Any, *, per_s: int = 0, **reads: in
         tracer=None,
         settings=settings,
         read_rates=ReadRates(per_s=per_s, burst_ms=0, clock=clock),
+        looks=SimpleNamespace(later=None),
     )
     session = Session(service)
     session.opened(connection)  # type: ignore[arg-type]

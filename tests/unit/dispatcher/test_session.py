@@ -49,6 +49,7 @@ def opened(connection: Any, **settings: Any) -> Session:
                 tracer=None,
                 settings=Settings(**settings),
                 read_rates=ReadRates(per_s=0, burst_ms=0, clock=cast(Clock, Backend.clock)),
+                looks=SimpleNamespace(later=None),
                 turns=SimpleNamespace(is_over=lambda: False, now=0.0),
                 one_status=OneATurn(),
             ),
@@ -56,6 +57,12 @@ def opened(connection: Any, **settings: Any) -> Session:
     )
     session.opened(cast(Connection, connection))
     return session
+
+
+async def test_who_follows_something_looks_in_turn_with_all_other_connections() -> None:
+    """However many connections: a fifth of the node's time is for all of them (test_looks.py)."""
+    service = ClientService(cast(Any, Backend()), Settings())
+    assert {Session(service)._waits.later for _ in range(2)} == {service.looks.later}
 
 
 async def test_two_scans_that_wait_for_room_both_go_on() -> None:

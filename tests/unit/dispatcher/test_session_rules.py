@@ -36,7 +36,13 @@ def session() -> tuple[Session, Connection]:
         leaderless=SimpleNamespace(ms=7, for_long=False),
     )
     service = SimpleNamespace(
-        backend=backend, sessions={}, counts=SessionCounts(), tracer=None, settings=Settings(), rules=None
+        backend=backend,
+        sessions={},
+        counts=SessionCounts(),
+        tracer=None,
+        settings=Settings(),
+        rules=None,
+        looks=SimpleNamespace(later=None),
     )
     found, connection = Session(cast(ClientService, service)), Connection()
     found.opened(cast(Any, connection))
@@ -111,7 +117,7 @@ class TestBeforeItHasRecovered:
     def test_of_all_that_there_are_those_are_that_have(self) -> None:
         """One that is created while they are watched begins later."""
         world, hidden = World(), {B}
-        world.recovered = lambda partitions=None: not hidden & set(partitions or ())  # type: ignore[method-assign]
+        world.recovered = lambda partitions=None: not hidden & set(partitions or hidden)  # type: ignore[method-assign]
         world.waits.recovered = lambda _: None  # type: ignore[method-assign]
         world.ask(Kind.WATCH, {})
         assert shown(world) == {p for p in world.partition_ids() if p != B}

@@ -53,6 +53,8 @@ class Backend:
 
     node_id = "n1"
     streams_open = 0
+    streams_logs = 0
+    settings = Settings()
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -253,6 +255,54 @@ async def test_what_is_held_back_counts_from_when_it_came_and_can_be_cancelled()
     assert sessions[0][0].reading
 
 
+class Counted(int):
+    """A request id that notes how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+
+async def test_to_cancel_what_is_held_back_looks_at_nothing_else_that_is() -> None:
+    """All that was held was gone through for each: 1,400 that were cancelled in the same read held the loop."""
+    desk, sessions = busy(1)
+    (_, session), count = sessions[0], 100
+    for request_id in range(1, 3 + count):
+        desk.submit(Counted(request_id), session)
+    Counted.compared = 0
+    for request_id in range(3, 3 + count, 2):
+        session.frame(Frame(Kind.CANCEL, Counted(request_id), {}))
+    desk.submit(Counted(3), session)  # which is another one by now
+    assert Counted.compared <= 10 * count
+    for _ in range(2 * count):
+        await asyncio.sleep(0)
+    assert len(desk.backend.asked) == 2 + count // 2 + 1
+    assert sessions[0][0].reading
+
+
+async def test_whoever_holds_and_cancels_has_no_more_turns_than_others() -> None:
+    """Each time it took another place in the queue."""
+    desk, sessions = busy(2)
+    (_, first), (_, second) = sessions
+    for request_id in range(1, 13):
+        desk.submit(request_id, first)
+        if 2 < request_id < 9:
+            first.frame(Frame(Kind.CANCEL, request_id, {}))
+    for request_id in range(1, 5):
+        desk.submit(request_id, second)
+    for _ in range(9):
+        await asyncio.sleep(0)
+    order = [sessions.index(next(pair for pair in sessions if pair[1] is owner)) for _, _, owner in desk.backend.asked]
+    assert order == [0, 0, *[0, 1] * 4]
+
+
 async def test_what_fails_unexpectedly_when_its_turn_comes_costs_its_own_connection_alone() -> None:
     """All that were held back with it were never looked at again, nor read."""
     desk, sessions = busy(3)
@@ -300,6 +350,35 @@ async def test_a_crowd_of_barriers_leaves_the_loop_its_turn_and_loses_none() -> 
     assert all(connection.reading for connection, _ in sessions)
     assert [number for k, number in begun if k == 0] == list(range(1, 9))
     assert [number for k, number in begun if k == 1] == list(range(1, 8))
+
+
+async def test_a_crowd_of_scans_leaves_the_loop_its_turn_and_gets_its_credit() -> None:
+    """Each went through all logs as soon as it was read: 1,770 over a thousand, in one read, took half a minute."""
+    desk, sessions = busy(1)
+    session, credit = sessions[0][1], dict[int, int]()
+
+    class Opened(SimpleNamespace):
+        def add_credit(self, nbytes: int) -> None:
+            credit[self.number] += nbytes
+
+    def made(frame: Frame, *_: Any) -> Any:
+        desk.backend.now += 0.6 * TURN_S
+        credit[frame.request_id] = 0
+        return Opened(number=frame.request_id, width=1, move=lambda: None, close=lambda: None)
+
+    session._streams._made = made  # type: ignore[method-assign]
+    for request_id in range(1, 201):
+        session.frame(Frame(Kind.LOG_SCAN if request_id % 2 else Kind.TAIL, request_id, {}))
+        session.frame(Frame(Kind.CREDIT, request_id, {"bytes": request_id}))
+    session.frame(Frame(Kind.CANCEL, 200, {}))
+    most = before = len(credit)
+    while len(credit) < 199:
+        await asyncio.sleep(0)
+        most, before = max(most, len(credit) - before), len(credit)
+    await asyncio.sleep(0)
+    assert most == 2
+    assert credit == {number: number for number in range(1, 200)}
+    assert (len(session._streams._feeds), sessions[0][0].reading) == (199, True)
 
 
 async def test_what_is_held_back_keeps_its_deadline() -> None:

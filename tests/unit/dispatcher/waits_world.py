@@ -25,7 +25,9 @@ class World(Desk):
         self.sent: list[tuple[int, Kind, dict[str, Any], int]] = []
         self.failed: list[tuple[int, LogboomError]] = []
         self.raft = SimpleNamespace(admits=False)
-        self.partitioning = SimpleNamespace(check_all=lambda: None)
+        self.partitioning = SimpleNamespace(
+            check_all=lambda: None, opening=SimpleNamespace(nothing_through=lambda: None)
+        )
         self.leaderless = SimpleNamespace(for_long=False)
         self.now = 0.0
         self.ordered = 42
@@ -34,6 +36,7 @@ class World(Desk):
         self.clock = SimpleNamespace(monotonic=lambda: self.now)
         self.node_id = "n1"
         self.is_open = True
+        self.watched = 0
         self.writes = 0
         """How often something was handed to the connection."""
         self.waits = Waits(cast("Any", self), self, later=self._later)

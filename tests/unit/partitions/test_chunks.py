@@ -127,7 +127,9 @@ def test_what_was_removed_is_said_to_be() -> None:
 def test_by_global_index() -> None:
     _, log, batches = grown()
     assert [log.position_at_global(g) for g in (0, 1, 10, 11, 20, 400, 401)] == [0, 0, 0, 1, 1, 39, 40]
+    assert log.in_front_of_first == 9
     settle(log, base_at(batches, 30))
+    assert log.in_front_of_first == 0
     first = log.first_global_index
     assert first > 10
     position = log.position_after(log.first_available_index - 1)

@@ -62,6 +62,30 @@ async def test_status_is_what_clients_are_told(tmp_path: Path) -> None:
         assert said[name] == json.loads(json.dumps(told[name])), name
 
 
+async def test_of_a_crowd_of_statuses_each_turn_of_the_loop_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty-four connections that asked at once had all of theirs put together in a row."""
+    async with watched(tmp_path) as it:
+        loop, turn, turns = asyncio.get_running_loop(), 0, list[int]()
+
+        async def status() -> dict[str, int]:
+            turns.append(turn)
+            return {}
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            if len(turns) < 8:
+                loop.call_soon(next_turn)
+
+        monkeypatch.setattr(it.node.service, "status", status)
+        next_turn()
+        responses = await asyncio.gather(*(it.get("/status") for _ in range(8)))
+    assert {response.status for response in responses} == {200}
+    assert len(turns) == len(set(turns)) == 8
+
+
 @pytest.mark.parametrize(
     ("role", "ready"),
     [("leader", 1), ("follower", 1), ("learner", 1), ("rejoining", 0), ("joining", 0), ("waiting", 0)],
