@@ -150,8 +150,8 @@ class LogReading:
         """Batches of many partitions (None: all) in global order, up to what was safe to give when it began.
 
         All are those that there were before this call, as the leader knows it, or that ``node`` knows of. Nothing that
-        comes out can be preceded by something that does not. With ``follow``, for ever; of partitions that are created
-        meanwhile nothing comes (``tail`` those). Memory is bounded on both sides, however many partitions there are.
+        comes out can be preceded by something that does not. With ``follow``, for ever, unless there are none; of
+        partitions that are created meanwhile nothing comes (``tail`` those). Memory is bounded on both sides, however many partitions there are.
         What was lost and declared void is stepped over, and ``on_void`` is told of it in its place; what that raises
         ends the scan. ``timeout``: for learning which there are, and for finding a node to go on at.
         """
@@ -159,6 +159,8 @@ class LogReading:
         if partitions is None:
             await self._reader.refresh_partitions(None, node, deadline=self._deadline(timeout))
             partitions = await self.partitions()
+            if not partitions:
+                return
         fields = _feed_fields(follow=follow, level=level, key_prefix=None, header=None, cold=cold)
         where = Start.of(0, start_global, start_time)
         batches = self._reader.scan_log(

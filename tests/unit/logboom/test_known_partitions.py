@@ -61,6 +61,14 @@ class TestPartitions:
                 await asyncio.gather(asked, return_exceptions=True)
                 assert node.of(kind)[0].header["partitions"] == [0, 1, 2, 3, 9]
 
+    async def test_where_all_were_destroyed_there_is_nothing_to_read(self) -> None:
+        """The node was asked for the logs of no partition, and said that the request was wrong."""
+        async with cluster() as [node], Client(node.address) as boom:
+            self._admin(node, [])
+            for feed in (boom.scan_view(), boom.scan_log(), boom.scan_log(follow=True)):
+                assert [each async for each in feed] == []
+            assert not node.of(Kind.LOG_SCAN)
+
     @pytest.mark.parametrize("at_least", [7, "session", Token("test", GlobalLogIndex(7))])
     async def test_a_view_as_of_an_index_has_those_that_there_were_then(self, at_least: Any) -> None:
         """It had those of whichever node was asked: half of a request of one's own over an old one and a new one."""
