@@ -151,7 +151,8 @@ class LogReading:
 
         All are those that there were before this call, as the leader knows it, or that ``node`` knows of. Nothing that
         comes out can be preceded by something that does not. With ``follow``, for ever, unless there are none; of
-        partitions that are created meanwhile nothing comes (``tail`` those). Memory is bounded on both sides, however many partitions there are.
+        partitions that are created meanwhile nothing comes (``tail`` those). Memory is bounded on both sides, however
+        many partitions there are.
         What was lost and declared void is stepped over, and ``on_void`` is told of it in its place; what that raises
         ends the scan. ``timeout``: for learning which there are, and for finding a node to go on at.
         """
