@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from logboom.background import Background, closed_error
 from logboom.client import Client
@@ -17,6 +17,9 @@ from logboom.types import GlobalLogIndex
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+PLAIN: Final = frozenset({int, float, bool, bytes, str, list, tuple, type(None)})
+"""Types of what can be read as often as one likes."""
 
 _forking = threading.Lock()
 """Held while a client is made that of a child. Of this process: what the parent's threads held is not held here."""
@@ -39,6 +42,7 @@ def _blocking(
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         running = self._start()
+        running.check_thread()  # before a generator is run
         return running.run(_with(method, *args, **kwargs) if takes else lambda client: method(client, *args, **kwargs))
 
     return call
@@ -52,6 +56,7 @@ def _iterating(
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
         running = self._start()
+        running.check_thread()  # before a generator is run
         yield from running.iterate(_with(method, *args, **kwargs))
 
     return call
@@ -68,13 +73,22 @@ def _with(method: Callable[Concatenate[Client, P], T], *args: P.args, **kwargs: 
 
 
 def _taken(given: Any) -> Any:
+    if _is_kept(given):
+        return given
     if isinstance(given, Mapping):
         return {key: _listed(each) for key, each in given.items()}
     return _listed(given)
 
 
 def _listed(given: Any) -> Any:
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, Sequence | Mapping) else given
+    if _is_kept(given) or isinstance(given, Sequence | Mapping) or not isinstance(given, Iterable):
+        return given
+    return list(given)
+
+
+def _is_kept(given: Any) -> bool:
+    """At once: what most calls are given, and callbacks, which may be iterable as well."""
+    return type(given) in PLAIN or callable(given)
 
 
 def _as_made(_: Callable[P, Client]) -> Callable[[Callable[..., None]], Callable[Concatenate[SyncClient, P], None]]:

@@ -61,7 +61,7 @@ class _Line:
 
         Not on the client's own thread, in a callback of an earlier future: there it passes who waits, or is refused.
         """
-        answer: Future[Receipt] = Future()
+        answer = _Answer(self.running)
         if not self._try(record, answer, size):
             self.running.check_thread()
             self._wait(record, answer, size)
@@ -147,14 +147,34 @@ class _Line:
             self._settle(answer, closed_error())
 
     def _settle(self, answer: Future[Receipt], outcome: Receipt | BaseException) -> None:
-        """Calls its callbacks. One that asks to end the process asks nobody who could: those behind have their turn."""
         if not answer.set_running_or_notify_cancel():
             return
+        if isinstance(outcome, BaseException):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+
+class _Answer(Future[Receipt]):
+    """A future whose callbacks end no thread but that of whoever calls them.
+
+    On the client's own, one that asks to end the process asks nobody who could: those behind it have their turn.
+    """
+
+    def __init__(self, background: Background) -> None:
+        super().__init__()
+        self._background = background
+
+    def add_done_callback(self, fn: Callable[[Future[Receipt]], object]) -> None:
+        super().add_done_callback(partial(self._call, fn))
+
+    def _call(self, fn: Callable[[Future[Receipt]], object], answer: Future[Receipt]) -> None:
         try:
-            if isinstance(outcome, BaseException):
-                answer.set_exception(outcome)
-            else:
-                answer.set_result(outcome)
-        except BaseException as error:  # noqa: BLE001 - of a callback; Exceptions the future has logged itself
+            fn(answer)
+        except Exception:
+            raise  # the future logs it
+        except BaseException as error:
+            if not self._background.is_own_thread:
+                raise
             story = {"message": "a callback of what a sender gave raised it", "exception": error}
-            self.running.loop.call_exception_handler(story)
+            self._background.loop.call_exception_handler(story)

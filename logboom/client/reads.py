@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from logboom.client.attempts import seconds
+from logboom.client.attempts import BACKOFF_MIN_S, seconds
 from logboom.client.cluster import Cluster
 from logboom.client.connection import NodeConnection
 from logboom.client.log_batches import LogBatch
@@ -301,20 +301,32 @@ class Reader(LogStreams):
     async def refresh_partitions(self, at_least: AtLeast, node: str | None, *, deadline: float) -> None:
         """Learn which there are: all that were before this call, or at an index, or as ``node`` knows it."""
         refresh = self._cluster.refresh_partitions
-        now = partial(self._cluster.at_leader, partial(refresh, linearizable=True), deadline=deadline)
+        now = partial(self._cluster.retry, self._cluster.leader, partial(refresh, linearizable=True))
         if at_least is None and node is None:
-            await now()
+            await now(deadline=deadline)
             return
         index = await self._index(at_least, deadline)
+        earlier = set[str]()
+        """Nodes that overlook the index: before they are asked once more, one is that does not."""
+
+        async def where() -> NodeConnection:
+            return (await self._cluster.another(earlier) if earlier and node is None else None) or await self.at(node)()
 
         async def ask(connection: NodeConnection) -> None:
-            if index and "partitions_at" not in connection.welcome.get("features", ()):
-                await now()  # a node of an earlier release overlooks the index
-                return
             # Another may know of it, or be there: no node has all of the time.
-            await refresh(connection, at_least=index, timeout=min(HEARD_S, deadline - self._cluster.now))
+            left = min(HEARD_S, deadline - self._cluster.now)
+            if not index or "partitions_at" in connection.welcome.get("features", ()):
+                earlier.clear()
+                await refresh(connection, at_least=index, timeout=left)
+                return
+            earlier.add(connection.address)
+            try:
+                await now(deadline=self._cluster.now + left)
+            except DeadlineExceeded as why:
+                story = f"{connection.address} overlooks the index (an earlier release); whoever leads: {why.message}"
+                raise Unavailable(story, retry_after=BACKOFF_MIN_S) from why
 
-        await self._cluster.retry(self.at(node), ask, deadline=deadline)
+        await self._cluster.retry(where, ask, deadline=deadline)
 
     async def admin_at_leader(self, header: dict[str, Any], *, deadline: float, needs: str = "") -> dict[str, Any]:
         """An ADMIN request that only a leader answers. ``needs``: a feature without which it would be misunderstood.

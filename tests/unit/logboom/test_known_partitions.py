@@ -9,10 +9,10 @@ import pytest
 
 from logboom import Client
 from logboom.client import reads
-from logboom.errors import Unavailable
+from logboom.errors import NotLeader, Unavailable
 from logboom.types import GlobalLogIndex, Token
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import FakeNode, Session, cluster, fails, silent, until
+from tests.unit.logboom.fake_server import Answer, FakeNode, Session, cluster, fails, silent, until
 
 
 class TestPartitions:
@@ -133,6 +133,28 @@ class TestPartitions:
             assert boom._cluster.partitions[-1][0] == 9
             assert waits
             assert max(waits) <= 20
+
+    @pytest.mark.parametrize("nobody", [fails(NotLeader("nobody leads", leader=None)), silent], ids=["said", "silent"])
+    async def test_without_a_leader_a_node_that_would_overlook_the_index_keeps_nobody_from_another(
+        self, monkeypatch: pytest.MonkeyPatch, nobody: Answer
+    ) -> None:
+        """It had whoever leads be asked, until the end, though another node could have said it."""
+        async with cluster(2) as [later, earlier], Client(earlier.address) as boom:
+            self._admin(later, [0, 1, 2, 3, 9])
+            knows = later.answers[Kind.ADMIN]
+
+            def admin(session: Session, frame: Frame) -> None:
+                (knows if frame.header.get("at_least") else nobody)(session, frame)
+
+            for node in (later, earlier):
+                node.features = ["partitions_at"] if node is later else ["log_scan"]
+                node.answers[Kind.ADMIN] = admin
+                await boom._cluster.connection(node.address)
+            monkeypatch.setattr(reads, "HEARD_S", 0.02)
+            for _ in range(4):  # whoever's turn it is
+                await boom.refresh_partitions(at_least=7, timeout=20.0)
+                assert boom._cluster.partitions[-1][0] == 9
+            assert not [frame for frame in earlier.of(Kind.ADMIN) if frame.header.get("at_least")]
 
     @pytest.mark.parametrize("named", [False, True])
     async def test_a_scan_of_all_logs_is_of_those_that_the_leader_knows_of(self, named: bool) -> None:

@@ -196,14 +196,56 @@ def test_an_abandoned_iterator_may_be_collected_on_the_clients_own_thread(node: 
 
 def test_a_callback_that_would_wait_for_itself_is_told_so(node: FakeNode) -> None:
     node.answers[Kind.SCAN] = lambda session, frame: entries(session, frame, [b"a", b"b"], more=True)
+    begun = list[Any]()
+
+    def given(one: Any) -> Iterator[Any]:
+        begun.append(one)  # one that waits for another call would do so for ever
+        yield one
+
     with SyncClient(node.address) as boom:
         rows = boom.scan(0)
         next(rows)
-        for call in (lambda: boom.get(0, b"k"), lambda: next(rows), lambda: next(boom.scan(0)), boom.close):
+        for call in (
+            lambda: boom.get(0, b"k"),
+            lambda: next(rows),
+            lambda: next(boom.scan(0)),
+            lambda: boom.submit_by_key(given(Put(b"k", b""))),
+            lambda: next(boom.scan_log(given(0))),
+            boom.close,
+        ):
             error = on_the_clients_thread(boom, call)
             assert isinstance(error, InvalidRequest)
             assert "on the client's own thread" in str(error)
+        assert not begun
         assert boom.submit(0, Put(b"a", b"")).count == 1
+
+
+class Collector:
+    """A callback that can also be iterated."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def __call__(self, given: Any) -> list[tuple[int, int]]:
+        self.told.append(given)
+        return []
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.told)
+
+
+def test_a_callback_that_can_be_iterated_is_one_all_the_same(node: FakeNode) -> None:
+    void = fails(Voided("lost", partition_id=0, first=1, next=2, global_index=1))
+    node.once(Kind.TAIL, void, lambda session, frame: session.send(frame, Kind.END, {"next_index": 2}))
+    node.answers[Kind.DATA_READ] = fails(NoSuchPartition("enough seen"))
+    one = Descriptor(0, 1, 1)
+    with SyncClient(node.address) as boom:
+        select, on_void = Collector(), Collector()
+        with pytest.raises(NoSuchPartition, match="enough"):
+            boom.fetch([one], select)
+        assert list(boom.tail(0, on_void=on_void)) == []
+    assert select.told == [one]
+    assert [type(each) for each in on_void] == [Voided]
 
 
 @pytest.mark.parametrize("ends", [SystemExit(7), KeyboardInterrupt()])

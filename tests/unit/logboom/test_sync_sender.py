@@ -268,7 +268,8 @@ def test_one_that_nobody_expected_to_fail_keeps_nobody_waiting(node: FakeNode, m
 def test_a_callback_that_ends_the_process_keeps_nobody_waiting(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ended the client's thread, and with it whatever came behind."""
+    """It ended the client's thread, and with it whatever came behind; then only what else was to hear the answer."""
+    heard = list[Future[Receipt]]()
 
     def ends(_: Future[Receipt]) -> None:
         sys.exit(7)
@@ -282,9 +283,13 @@ def test_a_callback_that_ends_the_process_keeps_nobody_waiting(
         assert running is not None
         answers = [out.send(Record(b"%d" % n)) for n in range(3)]
         answers[0].add_done_callback(ends)
+        answers[0].add_done_callback(heard.append)
         held.let_go()
         assert [answer.result(PATIENCE_S).count for answer in answers] == [1, 1, 1]
-        until(lambda: caplog.records)
+        until(lambda: caplog.records and heard)
+        assert heard == answers[:1]
+        with pytest.raises(SystemExit):
+            answers[0].add_done_callback(ends)  # this one is called at once, by us
         monkeypatch.setattr(out._line._sender, "send", refuses)
         begin, begun = running.soon, list[Callable[[], object]]()
         monkeypatch.setattr(running, "soon", begun.append)
