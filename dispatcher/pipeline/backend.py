@@ -61,7 +61,7 @@ class Backend(Pipeline):
         )
         self.comparing = Comparing(links=lambda: self.raft.links, sets=lambda: list(self.snapshots.store.sets()))
         self.leaderless = Leaderless(parts["clock"], parts["settings"].raft)
-        """For how long nobody has led, as far as this node knows."""
+        """For how long nobody has led, as far as this node knows, or it has come by nothing of what is committed."""
         self.freshness = Freshness(self, check=self.leaderless.check)
         self.streams_open = 0
         """Tails, and scans of logs, of all clients."""
@@ -173,8 +173,10 @@ class Backend(Pipeline):
         self.pressure.tell()
         self.comparing.tell()
         self._relieve()
-        self.leadership.notice(self.raft.engine)
-        self.leaderless.notice(self.raft.engine.leader)
+        engine = self.raft.engine
+        self.leadership.notice(engine)
+        committed = max(engine.commit_index, engine.heard_commit or 0)
+        self.leaderless.notice(engine.leader, committed=committed, applied=engine.applied_index)
 
     def snapshot_completed(self, meta: SetMeta) -> None:
         """See Presence."""

@@ -62,8 +62,8 @@ async def until_applied(
 ) -> None:
     """Each of them up to its own index.
 
-    Raises Unavailable at the deadline, as soon as one stands still in front of its index, or where that is not
-    committed here and nobody has led for a while; NoSuchPartition for one that is gone.
+    Raises Unavailable at the deadline, as soon as one stands still in front of its index, and where that is not
+    committed here as ``until_ordered`` does; NoSuchPartition for one that is gone.
     """
     backend.look()
     for partition_id, _ in targets:
@@ -74,9 +74,13 @@ async def until_applied(
     behind = tuple((p, target) for p, target in targets if marks.of(p).applied_global_index < target)
     if not behind:
         return
-    committed = backend.global_commit_index() >= max(target for _, target in behind)
+    now, commit, target = backend.clock.monotonic(), backend.global_commit_index(), max(at for _, at in behind)
+    committed = commit >= target
     if not committed:
         backend.leaderless.check()
+        if target > commit + backend.settings.barrier.ahead_max:
+            raise Unavailable(f"this node has not heard of what was ordered up to {target}, by far", retry_after=FAR_S)
+        deadline = min(deadline, now + HEARD_S)
     reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def still_behind() -> str:
@@ -93,9 +97,7 @@ async def until_applied(
         else:
             reached.set_result(None)
 
-    waiter = backend.barriers.add(
-        Want(behind), client=backend, deadline=deadline, now=backend.clock.monotonic(), done=done, own=True
-    )
+    waiter = backend.barriers.add(Want(behind), client=backend, deadline=deadline, now=now, done=done, own=True)
     backend.hurry([partition_id for partition_id, _ in behind])
     try:
         with nullcontext() if committed else backend.leaderless.ends(reached):
