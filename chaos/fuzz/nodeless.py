@@ -286,7 +286,7 @@ class NoNode:
         return SimpleNamespace(scan=self._view)
 
     async def _view(
-        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
+        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float, **_: object
     ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         reads.scan_range(header)
         for partition in partitions:

@@ -9,7 +9,7 @@ paused or damaged in front of G ends it at once; paused with nothing left to app
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -18,9 +18,16 @@ from dispatcher.reading import reads
 from dispatcher.reading.scans import Rows, View, rows_of
 from dispatcher.reading.surroundings import Surroundings
 from dispatcher.requests.requests import field_of
-from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
+from logboom.errors import (
+    CorruptData,
+    InvalidRequest,
+    LogboomError,
+    PartitionDestroyed,
+    QuotaExceeded,
+    Unavailable,
+)
 from logboom.state_machine import Machine
-from logboom.types import PartitionId
+from logboom.types import CURSORS, PartitionId
 from partitions.apply.stops import Stop
 from partitions.apply.worker import ApplyWorker
 
@@ -36,28 +43,43 @@ class Views:
         self.open = 0
 
     async def scan(
-        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
+        self,
+        partitions: Sequence[PartitionId],
+        header: Mapping[str, Any],
+        deadline: float,
+        *,
+        anew: Callable[[], Sequence[PartitionId]] | None = None,
     ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         """Headers and bodies of ENTRIES, one partition after the other, each ascending.
 
+        ``anew``: they are all that there are, and which these are is asked again in the turn that the view is of.
+        With ``of_all`` in the header all are named, of those that have keys.
+
         Raises QuotaExceeded, InvalidRequest (a partition has no keys), and what any read raises.
         """
-        if self.open >= self._views_max:
-            raise QuotaExceeded("too many views are open", limit=self._views_max, used=self.open, retry_after=0.1)
-        if len(partitions) > PARTITIONS_MAX:
-            raise InvalidRequest(f"{len(partitions)} partitions in one view; at most {PARTITIONS_MAX}")
-        for partition in partitions:
-            if self._backend.partitioning.kind(partition).state_machine == "log":
-                raise InvalidRequest(f"partition {partition} is a log: it has no keys to scan")
+        self._check(partitions)
         start, end = reads.scan_range(header)
-        limit = field_of(header, "limit", int, 0)
+        limit, of_all = field_of(header, "limit", int, 0), bool(header.get("of_all"))
+        fresh = False
+        while not fresh:
+            try:
+                await reads.make_fresh(self._backend, header, partitions[0], deadline)
+                fresh = True
+            except PartitionDestroyed:
+                if anew is None:
+                    raise
+            if anew is not None:
+                partitions = anew()
+                self._check(partitions)
+        if of_all:
+            self._check_all(partitions)
+        self._check(partitions)
         self.open += 1
         views: dict[PartitionId, View] = {}
         try:
             with ExitStack() as uses:
                 for partition in partitions:
                     uses.enter_context(self._backend.using(partition))
-                await reads.make_fresh(self._backend, header, partitions[0], deadline)
                 scan = partial(_first, start=start, end=end, limit=limit)
                 global_index = await self._gather(partitions, scan, views, deadline)
                 for partition in dict.fromkeys(partitions):
@@ -68,6 +90,24 @@ class Views:
             self.open -= 1
             for view in views.values():
                 view.close()
+
+    def _check(self, partitions: Sequence[PartitionId]) -> None:
+        """One more view, of these, may be open."""
+        if self.open >= self._views_max:
+            raise QuotaExceeded("too many views are open", limit=self._views_max, used=self.open, retry_after=0.1)
+        if not 1 <= len(partitions) <= PARTITIONS_MAX:
+            raise InvalidRequest(f"{len(partitions)} partitions in one view; 1 to {PARTITIONS_MAX}")
+        for partition in partitions:
+            if partition in self._backend.workers and self._backend.partitioning.kind(partition).state_machine == "log":
+                raise InvalidRequest(f"partition {partition} is a log: it has no keys to scan")
+
+    def _check_all(self, named: Collection[PartitionId]) -> None:
+        """Of a request over an old partition and a new one half would show, should the new one not be among these."""
+        for partition, machine, _, *others in self._backend.partition_rows():
+            if machine != "log" and CURSORS not in others and partition not in named:
+                raise Unavailable(
+                    f"partition {partition} was created since: ask for all that there are", retry_after=0.02
+                )
 
     async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -190,14 +191,16 @@ class Answering:
 
     async def _view(self, frame: Frame) -> None:
         header, deadline = frame.header, self._deadline(frame.header)
-        if header.get("partitions") is None:
+        of_all = header.get("partitions") is None
+        if of_all:
             await reads.hear_of_all(self._backend, header, deadline)
         try:
             partitions = self._partitions(header)
         except NoSuchPartition:
             await reads.hear_of_all(self._backend, header, deadline)
             partitions = self._partitions(header)
-        chunks = self._backend.views.scan(partitions, header, deadline)
+        anew = partial(self._partitions, header) if of_all else None
+        chunks = self._backend.views.scan(partitions, header, deadline, anew=anew)
         await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _fetch(self, frame: Frame) -> None:

@@ -113,9 +113,9 @@ async def test_a_view_is_of_all_that_were_created_before(partitions: Any) -> Non
     node = Behind(leads=True, created=9)
     asked: list[Any] = []
 
-    def scan(partitions: Any, header: Any, deadline: float) -> Any:
+    def scan(partitions: Any, header: Any, deadline: float, **how: Any) -> Any:
         asked.append(sorted(partitions))
-        return Views(node, views_max=0).scan(partitions, header, deadline)  # type: ignore[arg-type]
+        return Views(node, views_max=0).scan(partitions, header, deadline, **how)  # type: ignore[arg-type]
 
     node.views = SimpleNamespace(scan=scan)
     with pytest.raises(QuotaExceeded):
