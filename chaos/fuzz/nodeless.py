@@ -299,7 +299,7 @@ class NoNode:
     async def recent(self, max_age: float, deadline: float) -> int:
         return 5
 
-    async def wait_applied(self, *_: object) -> None:
+    async def wait_applied(self, *_: object, **__: object) -> None:
         pass
 
     def submit(self, request: SubmitRequest, done: Callable[[SubmitReply | LogboomError], None], owner: object) -> None:

@@ -24,7 +24,7 @@ from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
-from dispatcher.reading.surroundings import Moved
+from dispatcher.reading.surroundings import Asker, Moved
 from dispatcher.reading.views import Views
 from dispatcher.upkeep.comparing import Comparing
 from dispatcher.upkeep.scrubbing import Scrubbing
@@ -275,9 +275,11 @@ class Backend(Pipeline):
         finally:
             timer.cancel()
 
-    async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
+    async def wait_applied(
+        self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float, *, asker: Asker | None = None
+    ) -> None:
         """Until this node has applied ``partition_id`` up to ``global_index``. Raises as ``until_applied`` does."""
-        await until_applied(self, ((partition_id, global_index),), deadline)
+        await until_applied(self, ((partition_id, global_index),), deadline, asker=asker)
 
     async def wait_all_applied(self, targets: Sequence[tuple[PartitionId, GlobalLogIndex]], deadline: float) -> None:
         """The same of several, each up to an index of its own."""

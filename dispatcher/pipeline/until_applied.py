@@ -13,6 +13,7 @@ from logboom.types import GlobalLogIndex, PartitionId
 
 if TYPE_CHECKING:
     from dispatcher.pipeline.backend import Backend
+    from dispatcher.reading.surroundings import Asker
 
 HEARD_S: Final = 2.0
 """Nobody who asks for what this node has not heard of is kept for longer."""
@@ -58,12 +59,16 @@ async def until_ordered(backend: Backend, global_index: GlobalLogIndex, deadline
 
 
 async def until_applied(
-    backend: Backend, targets: Sequence[tuple[PartitionId, GlobalLogIndex]], deadline: float
+    backend: Backend,
+    targets: Sequence[tuple[PartitionId, GlobalLogIndex]],
+    deadline: float,
+    *,
+    asker: Asker | None = None,
 ) -> None:
-    """Each of them up to its own index.
+    """Each of them up to its own index. ``asker``: whose place among barriers it takes, and not the node's own.
 
     Raises Unavailable at the deadline, as soon as one stands still in front of its index, and where that is not
-    committed here as ``until_ordered`` does; NoSuchPartition for one that is gone.
+    committed here as ``until_ordered`` does; NoSuchPartition for one that is gone; QuotaExceeded.
     """
     backend.look()
     for partition_id, _ in targets:
@@ -97,7 +102,15 @@ async def until_applied(
         else:
             reached.set_result(None)
 
-    waiter = backend.barriers.add(Want(behind), client=backend, deadline=deadline, now=now, done=done, own=True)
+    waiter = backend.barriers.add(
+        Want(behind),
+        client=backend if asker is None else asker.client,
+        principal=None if asker is None else asker.principal,
+        deadline=deadline if asker is None else min(deadline, now + backend.settings.barrier.wait_ms_max / 1000),
+        now=now,
+        done=done,
+        own=asker is None,
+    )
     backend.hurry([partition_id for partition_id, _ in behind])
     try:
         with nullcontext() if committed else backend.leaderless.ends(reached):

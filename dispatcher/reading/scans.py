@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final
 
 from dispatcher.reading import reads
-from dispatcher.reading.surroundings import Surroundings
+from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded
@@ -94,7 +94,7 @@ class Scans:
         self.open = 0
 
     async def scan(
-        self, header: Mapping[str, Any], deadline: float
+        self, header: Mapping[str, Any], deadline: float, *, asker: Asker | None = None
     ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         """Headers and bodies of ENTRIES, one chunk each; a chunk may be empty.
 
@@ -104,7 +104,7 @@ class Scans:
         partition_id = await reads.partition_of_read(backend, header, deadline)
         start, end = reads.scan_range(header)
         limit = field_of(header, "limit", int, 0)
-        await reads.make_fresh(backend, header, partition_id, deadline)
+        await reads.make_fresh(backend, header, partition_id, deadline, asker=asker)
         if self.open >= self._scans_max:
             raise QuotaExceeded("too many scans are open", limit=self._scans_max, used=self.open, retry_after=0.1)
         self.open += 1

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dispatcher.reading import reads
 from dispatcher.reading.scans import Rows, View, rows_of
-from dispatcher.reading.surroundings import Surroundings
+from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.errors import (
     CorruptData,
@@ -49,6 +49,7 @@ class Views:
         deadline: float,
         *,
         anew: Callable[[], Sequence[PartitionId]] | None = None,
+        asker: Asker | None = None,
     ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         """Headers and bodies of ENTRIES, one partition after the other, each ascending.
 
@@ -63,7 +64,7 @@ class Views:
         fresh = False
         while not fresh:
             try:
-                await reads.make_fresh(self._backend, header, partitions[0], deadline)
+                await reads.make_fresh(self._backend, header, partitions[0], deadline, asker=asker)
                 fresh = True
             except PartitionDestroyed:
                 if anew is None:

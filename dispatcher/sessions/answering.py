@@ -14,6 +14,7 @@ from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.freshness import index_at
 from dispatcher.reading import fetching, reads
 from dispatcher.reading.read_rates import Pace
+from dispatcher.reading.surroundings import Asker
 from dispatcher.requests.requests import field_of
 from dispatcher.sessions import admin
 from dispatcher.sessions.submits import REQUESTS_MAX
@@ -171,13 +172,17 @@ class Answering:
         """How long a stream that holds a state waits for a client that takes nothing of it."""
         return max(self.timeout(header), self._settings.net.frame_ms / 1000)
 
+    def _asker(self) -> Asker:
+        """Who is there: the names in his certificate; without one, the connection."""
+        return Asker(self, ", ".join(sorted(self._client.connection.peer_identities)) or self)
+
     async def _get(self, frame: Frame, deadline: float) -> None:
         lone, pace = len(self._tasks) == 1, self._pace()
         await pace.turn(deadline - self._backend.clock.monotonic())
         keys, nbytes = _keys_of(frame), None
         expected = pace.expect(keys)
         try:
-            header, body = await reads.get(self._backend, frame, deadline, lone=lone)
+            header, body = await reads.get(self._backend, frame, deadline, lone=lone, asker=self._asker())
             nbytes = sum(map(len, body))
         finally:
             pace.was(expected, nbytes, keys)
@@ -186,7 +191,7 @@ class Answering:
             self._client.connection.flush()
 
     async def _scan(self, frame: Frame) -> None:
-        chunks = self._backend.scans.scan(frame.header, self._deadline(frame.header))
+        chunks = self._backend.scans.scan(frame.header, self._deadline(frame.header), asker=self._asker())
         await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _view(self, frame: Frame) -> None:
@@ -200,7 +205,7 @@ class Answering:
             await reads.hear_of_all(self._backend, header, deadline)
             partitions = self._partitions(header)
         anew = partial(self._partitions, header) if of_all else None
-        chunks = self._backend.views.scan(partitions, header, deadline, anew=anew)
+        chunks = self._backend.views.scan(partitions, header, deadline, anew=anew, asker=self._asker())
         await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _fetch(self, frame: Frame) -> None:

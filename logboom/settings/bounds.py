@@ -137,7 +137,7 @@ class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     waiters_per_principal: int = 16_384
     """and over all connections that came with the same certificate."""
     waiters_reserved: int = 1_024
-    """Of them, kept for reads and other nodes that wait."""
+    """Of them, kept for other nodes that wait, and for views that are being taken."""
     wait_ms_max: int = 600_000
     """Longest wait; a barrier whose timeout, cut to `net.request_ms_max`, is longer is refused."""
     ahead_max: int = 1_000_000

@@ -51,7 +51,9 @@ class Behind(Backend):
 async def view(node: Any, header: dict[str, Any]) -> None:
     """As a session has it answered. Raises what its client is told."""
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    client: Any = SimpleNamespace(fail=lambda _, error: told.set_exception(error))
+    client: Any = SimpleNamespace(
+        fail=lambda _, error: told.set_exception(error), connection=SimpleNamespace(peer_identities=())
+    )
     pace: Any = SimpleNamespace(turn=lambda _: asyncio.sleep(0))
     service: Any = SimpleNamespace(backend=node, settings=Settings())
     answering = Answering(client, service, partitions=Waits(node, client).partitions, pace=lambda: pace)

@@ -10,7 +10,8 @@ import pytest
 
 from dispatcher.pipeline.leaderless import Leaderless
 from dispatcher.pipeline.until_applied import HEARD_S, until_applied
-from logboom.errors import Unavailable
+from dispatcher.reading.surroundings import Asker
+from logboom.errors import QuotaExceeded, Unavailable
 from logboom.settings import BarrierSettings, RaftSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, A, B, Desk
@@ -22,8 +23,8 @@ FOR_EVER = 10_000.0
 class Node(Desk):
     """What is committed up to 5 it has heard of, and applied nothing of it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **limits: int) -> None:
+        super().__init__(**limits)
         self.now = 100.0
         self.workers = PARTITIONS
         self.settings = SimpleNamespace(barrier=BarrierSettings(ahead_max=AHEAD_MAX))
@@ -44,10 +45,12 @@ class Node(Desk):
         self.now += seconds
         self.barriers.expire(self.now)
 
-    async def asked(self, *targets: tuple[PartitionId, int], deadline: float = FOR_EVER) -> asyncio.Task[None]:
+    async def asked(
+        self, *targets: tuple[PartitionId, int], deadline: float = FOR_EVER, asker: Asker | None = None
+    ) -> asyncio.Task[None]:
         backend: Any = self
         wanted = [(p, GlobalLogIndex(at)) for p, at in targets]
-        task = asyncio.get_running_loop().create_task(until_applied(backend, wanted, deadline))
+        task = asyncio.get_running_loop().create_task(until_applied(backend, wanted, deadline, asker=asker))
         await asyncio.sleep(0)
         return task
 
@@ -84,3 +87,43 @@ async def test_what_is_committed_here_is_waited_for_to_the_end(node: Node) -> No
     node.apply(A, COMMITTED)
     await task
     assert node.hurried == [A]
+
+
+async def test_what_is_far_ahead_is_not_waited_for(node: Node) -> None:
+    """Sixteen connections took all places of the node for ten minutes, those that are kept for the node itself, too."""
+    near = await node.asked((A, COMMITTED + AHEAD_MAX))
+    for far in (COMMITTED + AHEAD_MAX + 1, 1 << 61):
+        with pytest.raises(Unavailable, match="by far"):
+            await (await node.asked((A, far)))
+    assert len(node.barriers) == 1
+    near.cancel()
+    await asyncio.gather(near, return_exceptions=True)
+    assert len(node.barriers) == 0
+
+
+async def test_whoever_reads_takes_his_own_places_and_not_the_nodes() -> None:
+    node = Node(waiters_max=5, waiters_reserved=2, waiters_per_client=2, waiters_per_principal=2)
+    one, same, other = Asker("one", "spark"), Asker("same", "spark"), Asker("other", "job")
+    waiting = [await node.asked((A, COMMITTED), asker=one), await node.asked((B, COMMITTED), asker=one)]
+    for who, why in ((one, "this connection"), (same, "spark")):
+        with pytest.raises(QuotaExceeded, match=why):
+            await (await node.asked((A, COMMITTED), asker=who))
+    waiting.append(await node.asked((A, COMMITTED), asker=other))
+    with pytest.raises(QuotaExceeded, match="this node"):
+        await (await node.asked((B, COMMITTED), asker=Asker("third", "job")))
+    waiting += [await node.asked((A, COMMITTED)) for _ in range(2)]
+    node.apply(A, COMMITTED)
+    node.apply(B, COMMITTED)
+    await asyncio.gather(*waiting)
+    assert len(node.barriers) == 0
+
+
+async def test_whoever_may_wait_longer_than_at_a_barrier_waits_as_long_as_that(node: Node) -> None:
+    node.settings.barrier = BarrierSettings(ahead_max=AHEAD_MAX, wait_ms_max=10_000)
+    task = await node.asked((A, COMMITTED), asker=Asker("one", "one"))
+    node.later(9.0)
+    await asyncio.sleep(0)
+    assert not task.done()
+    node.later(2.0)
+    with pytest.raises(Unavailable):
+        await task

@@ -230,7 +230,7 @@ async def test_a_partition_that_is_destroyed_meanwhile_ends_it_at_once() -> None
 async def test_one_that_was_destroyed_while_it_was_made_fresh_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Backend({0: 3, 1: 5})
 
-    async def make_fresh(*_: object) -> None:
+    async def make_fresh(*_: object, **__: object) -> None:
         backend.destroy(1)
 
     monkeypatch.setattr("dispatcher.reading.reads.make_fresh", make_fresh)
