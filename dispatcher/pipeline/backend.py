@@ -88,7 +88,8 @@ class Backend(Pipeline):
     @cached_property
     def views(self) -> Views:
         """Scans over the state of several partitions at one index."""
-        return Views(self, views_max=self.settings.reads.views_max)
+        reads = self.settings.reads
+        return Views(self, views_max=reads.views_max, bytes_max=reads.memory_bytes)
 
     @cached_property
     def _applied_callbacks(self) -> dict[PartitionId, Callbacks]:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from dispatcher.reading import reads
-from dispatcher.reading.scans import Rows, View, rows_of
+from dispatcher.reading.scans import SCAN_CHUNK, Rows, View, rows_of
 from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.errors import (
@@ -27,20 +27,30 @@ from logboom.errors import (
     Unavailable,
 )
 from logboom.state_machine import Machine
-from logboom.types import CURSORS, PartitionId
+from logboom.types import CURSORS, MIB, PartitionId
 from partitions.apply.stops import Stop
 from partitions.apply.worker import ApplyWorker
 
 PARTITIONS_MAX: Final = 1024
+FEW: Final = 16
+"""With more partitions,"""
+FIRST_KEYS: Final = 16
+"""as few keys of each are read at first: they are held until their partition's turn."""
+BYTES_LEAST: Final = 8 * MIB
+"""So much may be held of all, and what one of few partitions takes, should it be the only one."""
 
 
 class Views:
     """One node's."""
 
-    def __init__(self, backend: Surroundings, *, views_max: int) -> None:
+    def __init__(self, backend: Surroundings, *, views_max: int, bytes_max: int = 64 * MIB) -> None:
+        """``bytes_max``: of what has been read to open them, and not handed out yet."""
         self._backend = backend
         self._views_max = views_max
+        self._bytes_max = max(bytes_max, BYTES_LEAST)
         self.open = 0
+        self.held_bytes = 0
+        """So much is."""
 
     async def scan(
         self,
@@ -81,7 +91,8 @@ class Views:
             with ExitStack() as uses:
                 for partition in partitions:
                     uses.enter_context(self._backend.using(partition))
-                scan = partial(_first, start=start, end=end, limit=limit)
+                chunk = SCAN_CHUNK if len(partitions) <= FEW else FIRST_KEYS
+                scan = partial(_first, start=start, end=end, limit=limit, chunk=chunk)
                 global_index = await self._gather(partitions, scan, views, deadline)
                 for partition in dict.fromkeys(partitions):
                     async for rows in self._rows(partition, views[partition]):
@@ -90,7 +101,15 @@ class Views:
         finally:
             self.open -= 1
             for view in views.values():
+                self._first_of(view)
                 view.close()
+
+    def _first_of(self, view: View) -> Rows | None:
+        """What was read to open it, which is not held any more."""
+        rows, view.first = view.first, None
+        self.held_bytes -= view.first_bytes
+        view.first_bytes = 0
+        return rows
 
     def _check(self, partitions: Sequence[PartitionId]) -> None:
         """One more view, of these, may be open."""
@@ -113,7 +132,9 @@ class Views:
     async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
         try:
             threads = self._backend.threads_of(partition, view.machine)
-            rows = view.first if view.first is not None else await threads.run(view.more)
+            rows = self._first_of(view)
+            if rows is None:
+                rows = await threads.run(view.more)
             while rows is not None:
                 yield rows
                 if partition not in self._backend.workers:
@@ -144,9 +165,19 @@ class Views:
                 whole.set_exception(Unavailable(f"the state of partition {partition} could not be read"))
                 return
             views[partition] = view
+            self.held_bytes += view.first_bytes
             applied = view.first[1].applied_index if view.first is not None else through
             if applied != through:
                 whole.set_exception(CorruptData(f"partition {partition}: a view of {applied}, not of {through}"))
+            elif self.held_bytes > self._bytes_max and (self.open > 1 or len(views) > FEW):
+                whole.set_exception(
+                    QuotaExceeded(
+                        f"views of many partitions hold {self.held_bytes} bytes of large values: name fewer",
+                        limit=self._bytes_max,
+                        used=self.held_bytes,
+                        retry_after=0.1,
+                    )
+                )
             elif len(views) == len(set(partitions)):
                 whole.set_result(None)
 
@@ -185,9 +216,9 @@ class Views:
         return global_index
 
 
-def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> View:
+def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int, chunk: int = SCAN_CHUNK) -> View:
     """Off the loop, while nothing is applied."""
-    rest = rows_of(machine, start=start, end=end, limit=limit)
+    rest = rows_of(machine, start=start, end=end, limit=limit, chunk=chunk)
     try:
         return View(machine, next(rest, None), rest)
     except LogboomError as error:  # for whoever reads it, who knows what to do about it

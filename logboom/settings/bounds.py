@@ -10,7 +10,8 @@ class ReadSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What clients read: streams of log records (`tail` and `scan_log`), scans, and how fast."""
 
     memory_bytes: int = 64 * MIB
-    """What all of a node's streams have read and not yet handed to their connections."""
+    """What all of a node's streams have read and not yet handed to their connections; and, apart from that, what views
+    of many partitions have read of those whose turn has not come."""
     segments_max: int = 512
     """Segments that are read at the same time, by all of them."""
     streams_max: int = 32_768
