@@ -290,7 +290,7 @@ class NoNode:
         return SimpleNamespace(scan=self._view)
 
     async def _view(
-        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
+        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float, **_: object
     ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         reads.scan_range(header)
         for partition in partitions:
@@ -306,7 +306,7 @@ class NoNode:
     async def index_at(self, timestamp_ms: int, deadline: float) -> int:
         return await Freshness(cast("Any", self)).index_at(timestamp_ms, deadline)
 
-    async def wait_applied(self, *_: object) -> None:
+    async def wait_applied(self, *_: object, **__: object) -> None:
         pass
 
     def submit(self, request: SubmitRequest, done: Callable[[SubmitReply | LogboomError], None], owner: object) -> None:

@@ -212,9 +212,10 @@ class Barriers:
     def _on_watermark(self, mark: Watermark) -> None:
         partition_id = mark.partition_id
         self._wake_level(partition_id, (Level.APPLIED, Level.DURABLE))
-        if mark.state in NOTICED_STATES:
-            if self._noticed.get(partition_id) != mark.state:
-                self._noticed[partition_id] = mark.state
+        state = self._watermarks.holding(partition_id)
+        if state in NOTICED_STATES:
+            if self._noticed.get(partition_id) != state:
+                self._noticed[partition_id] = state
                 self._tell_blocked(partition_id)
         else:
             self._noticed.pop(partition_id, None)
@@ -275,14 +276,18 @@ class Barriers:
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].done is None):
             waiter = heapq.heappop(self._deadlines)[2]
             if waiter.waits:
-                goal, want = waiter.goal, waiter.goal.want
-                behind = sorted(p for p in goal.behind if self.frontier(p, want.level, want.reach) < goal.targets[p])
+                goal, want, behind = waiter.goal, waiter.goal.want, self._behind(waiter.goal)
                 if goal.possible_without(len(behind)):  # it is there, and its turn has not come yet
                     self._meet(goal)
                 else:
                     self.timed_out += 1
                     self._finish(waiter, timed_out(want, behind, self._where(want, gone=goal.gone)))
         self.answers.go()
+
+    def _behind(self, goal: Goal) -> list[PartitionId]:
+        """Those of its partitions that are not there, whoever is there and has yet to have his turn."""
+        level, reach = goal.want.level, goal.want.reach
+        return sorted(p for p in goal.behind if self.frontier(p, level, reach) < goal.targets[p])
 
     def cancel(self, waiter: Waiter) -> None:
         """Nobody waits for it any more."""
@@ -309,6 +314,9 @@ class Barriers:
     def ended(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
         """The partition is gone: whoever cannot be satisfied without it is told so."""
         for goal in [goal for goal in self._goals.values() if partition_id in goal.targets]:
+            if not goal.over and goal.possible_without(len(self._behind(goal))):  # as in ``expire``
+                self._meet(goal)
+                continue
             goal.behind.discard(partition_id)
             goal.gone.add(partition_id)
             if not goal.possible_without(0):
@@ -323,6 +331,7 @@ class Barriers:
             known.pop(partition_id, None)
         self._whole.discard(partition_id)
         self.others.ended(partition_id)
+        self.answers.go()
 
     # -- answering
 
@@ -425,10 +434,12 @@ class Barriers:
 
     def _stuck_state(self, partition_id: PartitionId, goal: Goal) -> str:
         """The state that keeps a partition from its target; empty: none does."""
-        state = self._watermarks.of(partition_id).state
+        state = self._watermarks.holding(partition_id)
         if goal.want.reach in CLUSTER:
             level, own = goal.want.level, (self.frontier(partition_id, goal.want.level), state)
             return self.others.stuck(partition_id, level, goal.want.reach, goal.targets[partition_id], own=own)
         if state == "frozen" and self.leads and goal.targets[partition_id] > self._commit:
             return state  # what is committed is applied all the same, and only a leader knows that this is not
-        return state if holds_up(state, goal.want.level) else ""
+        holds = holds_up(state, goal.want.level)
+        # It may be there, and whoever waits for that has yet to have his turn.
+        return state if holds and self.frontier(partition_id, goal.want.level) < goal.targets[partition_id] else ""

@@ -238,7 +238,7 @@ def timed_out(want: Want, behind: Sequence[PartitionId], reached: Reached) -> Ba
 def sent_away(want: Want, behind: Sequence[PartitionId], reached: Reached) -> BarrierTimeout:
     """There is time left, and no more to be waited for here: whoever asks again does so elsewhere."""
     return BarrierTimeout(
-        f"the barrier at {want.target} is not reached here while this node hears of no leader; ask another; "
+        f"the barrier at {want.target} is not reached here while this node hears of nothing new; ask another; "
         f"partitions behind: {list(behind)}",
         target=want.target,
         behind=list(behind),

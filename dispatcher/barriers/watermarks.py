@@ -91,6 +91,11 @@ class Watermarks:
         """Nothing committed is left to apply."""
         return partition_id in self._idle
 
+    def holding(self, partition_id: PartitionId) -> str:
+        """Its state, as far as it holds anybody up: paused with nothing left to apply, it follows the commit index."""
+        state = self._marks[partition_id].state
+        return "running" if state == "paused" and partition_id in self._idle else state
+
     def all(self, partitions: Iterable[PartitionId] | None = None) -> list[Watermark]:
         """Of these partitions, or all."""
         return [self.of(p) for p in (self._marks if partitions is None else partitions)]

@@ -24,7 +24,7 @@ from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
-from dispatcher.reading.surroundings import Moved
+from dispatcher.reading.surroundings import Asker, Moved
 from dispatcher.reading.views import Views
 from dispatcher.upkeep.comparing import Comparing
 from dispatcher.upkeep.scrubbing import Scrubbing
@@ -61,7 +61,7 @@ class Backend(Pipeline):
         )
         self.comparing = Comparing(links=lambda: self.raft.links, sets=lambda: list(self.snapshots.store.sets()))
         self.leaderless = Leaderless(parts["clock"], parts["settings"].raft)
-        """For how long nobody has led, as far as this node knows."""
+        """For how long nobody has led, as far as this node knows, or it has come by nothing of what is committed."""
         self.freshness = Freshness(self, check=self.leaderless.check)
         self.streams_open = 0
         """Tails, and scans of logs, of all clients;"""
@@ -92,7 +92,8 @@ class Backend(Pipeline):
     @cached_property
     def views(self) -> Views:
         """Scans over the state of several partitions at one index."""
-        return Views(self, views_max=self.settings.reads.views_max)
+        reads = self.settings.reads
+        return Views(self, views_max=reads.views_max, bytes_max=reads.memory_bytes)
 
     @cached_property
     def _applied_callbacks(self) -> dict[PartitionId, Callbacks]:
@@ -177,8 +178,10 @@ class Backend(Pipeline):
         self.pressure.tell()
         self.comparing.tell()
         self._relieve()
-        self.leadership.notice(self.raft.engine)
-        self.leaderless.notice(self.raft.engine.leader)
+        engine = self.raft.engine
+        self.leadership.notice(engine)
+        committed = max(engine.commit_index, engine.heard_commit or 0)
+        self.leaderless.notice(engine.leader, committed=committed, applied=engine.applied_index)
 
     def snapshot_completed(self, meta: SetMeta) -> None:
         """See Presence."""
@@ -277,9 +280,11 @@ class Backend(Pipeline):
         finally:
             timer.cancel()
 
-    async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None:
+    async def wait_applied(
+        self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float, *, asker: Asker | None = None
+    ) -> None:
         """Until this node has applied ``partition_id`` up to ``global_index``. Raises as ``until_applied`` does."""
-        await until_applied(self, ((partition_id, global_index),), deadline)
+        await until_applied(self, ((partition_id, global_index),), deadline, asker=asker)
 
     async def wait_all_applied(self, targets: Sequence[tuple[PartitionId, GlobalLogIndex]], deadline: float) -> None:
         """The same of several, each up to an index of its own."""

@@ -1,6 +1,9 @@
 """A node that hears of no leader: others may, so whoever waits here for what was committed since is sent to them.
 
 Until then it waits as before: an election is over sooner, and where nobody leads no other node knows more.
+
+One that does hear of a leader, and that more is committed than it has, but has come by none of it for as long (it is to
+be given a snapshot, or its disk hangs), is of no more use to them.
 """
 
 from __future__ import annotations
@@ -27,16 +30,29 @@ class Leaderless:
         self._clock = clock
         self._after_s = ELECTIONS * max(settings.election_max_ms, settings.election_patience_ms) / 1000
         self._since: float | None = None
-        """None: somebody leads, or nobody has looked yet."""
+        """None: somebody leads, and what is committed comes, or nobody has looked yet."""
+        self._behind = False
+        """Somebody leads, and what is committed does not come."""
+        self._stuck: float | None = None
+        """Since when it was seen to have heard of more than it has, and to have no more than before,"""
+        self._applied = -1
+        """which was this."""
         self._waiting: set[asyncio.Future[Any]] = set()
 
-    def notice(self, leader: NodeId | None) -> None:
-        """Somebody looks, now and then."""
+    def notice(self, leader: NodeId | None, *, committed: int = 0, applied: int = 0) -> None:
+        """Somebody looks, now and then: ``committed`` has been heard of, and ``applied`` is here, in Raft indices."""
+        now = self._clock.monotonic()
+        if applied >= committed:
+            self._stuck = None
+        elif self._stuck is None or applied != self._applied:
+            self._stuck = now
+        self._applied = applied
+        stuck_s = 0.0 if self._stuck is None else now - self._stuck
+        self._behind = leader is not None and stuck_s >= self._after_s
         if leader is not None:
-            self._since = None
-            return
-        if self._since is None:
-            self._since = self._clock.monotonic()
+            self._since = self._stuck if self._behind else None
+        elif self._since is None:
+            self._since = now
         error = self._error()
         if error is not None:
             for each in self._waiting:
@@ -45,7 +61,7 @@ class Leaderless:
 
     @property
     def ms(self) -> int:
-        """For so long; 0: somebody leads."""
+        """For so long; 0: somebody leads, and what is committed comes."""
         return 0 if self._since is None else max(1, int((self._clock.monotonic() - self._since) * 1000))
 
     @property
@@ -72,7 +88,7 @@ class Leaderless:
         silent_s = 0.0 if self._since is None else self._clock.monotonic() - self._since
         if self._since is None or silent_s < self._after_s:
             return None
+        heard = "come by nothing of what is committed" if self._behind else "heard of no leader"
         return Unavailable(
-            f"this node has heard of no leader for {silent_s:.0f} s, and others may have: ask another",
-            retry_after=RETRY_AFTER_S,
+            f"this node has {heard} for {silent_s:.0f} s, and others may have: ask another", retry_after=RETRY_AFTER_S
         )

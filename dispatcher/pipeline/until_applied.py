@@ -13,6 +13,7 @@ from logboom.types import GlobalLogIndex, PartitionId
 
 if TYPE_CHECKING:
     from dispatcher.pipeline.backend import Backend
+    from dispatcher.reading.surroundings import Asker
 
 HEARD_S: Final = 2.0
 """Nobody who asks for what this node has not heard of is kept for longer."""
@@ -58,12 +59,16 @@ async def until_ordered(backend: Backend, global_index: GlobalLogIndex, deadline
 
 
 async def until_applied(
-    backend: Backend, targets: Sequence[tuple[PartitionId, GlobalLogIndex]], deadline: float
+    backend: Backend,
+    targets: Sequence[tuple[PartitionId, GlobalLogIndex]],
+    deadline: float,
+    *,
+    asker: Asker | None = None,
 ) -> None:
-    """Each of them up to its own index.
+    """Each of them up to its own index. ``asker``: whose place among barriers it takes, and not the node's own.
 
-    Raises Unavailable at the deadline, as soon as one stands still in front of its index, or where that is not
-    committed here and nobody has led for a while; NoSuchPartition for one that is gone.
+    Raises Unavailable at the deadline, as soon as one stands still in front of its index, and where that is not
+    committed here as ``until_ordered`` does; NoSuchPartition for one that is gone; QuotaExceeded.
     """
     backend.look()
     for partition_id, _ in targets:
@@ -74,9 +79,13 @@ async def until_applied(
     behind = tuple((p, target) for p, target in targets if marks.of(p).applied_global_index < target)
     if not behind:
         return
-    committed = backend.global_commit_index() >= max(target for _, target in behind)
+    now, commit, target = backend.clock.monotonic(), backend.global_commit_index(), max(at for _, at in behind)
+    committed = commit >= target
     if not committed:
         backend.leaderless.check()
+        if target > commit + backend.settings.barrier.ahead_max:
+            raise Unavailable(f"this node has not heard of what was ordered up to {target}, by far", retry_after=FAR_S)
+        deadline = min(deadline, now + HEARD_S)
     reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def still_behind() -> str:
@@ -94,7 +103,13 @@ async def until_applied(
             reached.set_result(None)
 
     waiter = backend.barriers.add(
-        Want(behind), client=backend, deadline=deadline, now=backend.clock.monotonic(), done=done, own=True
+        Want(behind),
+        client=backend if asker is None else asker.client,
+        principal=None if asker is None else asker.principal,
+        deadline=deadline if asker is None else min(deadline, now + backend.settings.barrier.wait_ms_max / 1000),
+        now=now,
+        done=done,
+        own=asker is None,
     )
     backend.hurry([partition_id for partition_id, _ in behind])
     try:

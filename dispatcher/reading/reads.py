@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from dispatcher.reading.surroundings import Surroundings
+from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.commands import Value, pack_numbers
 from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge, Unavailable
@@ -60,9 +60,18 @@ async def hear_of_all(backend: Surroundings, header: Mapping[str, Any], deadline
 
 
 async def make_fresh(
-    backend: Surroundings, header: Mapping[str, Any], partition_id: PartitionId, deadline: float, *, lone: bool = False
+    backend: Surroundings,
+    header: Mapping[str, Any],
+    partition_id: PartitionId,
+    deadline: float,
+    *,
+    lone: bool = False,
+    asker: Asker | None = None,
 ) -> None:
-    """Wait until this node may answer the read that ``header`` asks for. ``lone``: nobody else is known to ask."""
+    """Wait until this node may answer the read that ``header`` asks for. ``lone``: nobody else is known to ask.
+
+    ``asker``: who waits; the node itself, without one.
+    """
     mode = header.get("read", "linearizable")
     if mode == "stale":
         return
@@ -77,7 +86,7 @@ async def make_fresh(
         raise InvalidRequest(f"read must be linearizable, at_least, bounded or stale, not {shown(mode)}")
     if not backend.recovered([partition_id]):
         raise Unavailable("this node is still recovering; ask another or try again", retry_after=0.1)
-    await backend.wait_applied(partition_id, target, deadline)
+    await backend.wait_applied(partition_id, target, deadline, asker=asker)
 
 
 def keys_of(frame: Frame) -> list[bytes]:
@@ -101,11 +110,11 @@ def keys_of(frame: Frame) -> list[bytes]:
 
 
 async def get(
-    backend: Surroundings, frame: Frame, deadline: float, *, lone: bool = False
+    backend: Surroundings, frame: Frame, deadline: float, *, lone: bool = False, asker: Asker | None = None
 ) -> tuple[dict[str, Any], list[Any]]:
     """Header and body of VALUES. ``lone``: the client waits for nothing else."""
     partition_id, keys = await partition_of_read(backend, frame.header, deadline), keys_of(frame)
-    await make_fresh(backend, frame.header, partition_id, deadline, lone=lone)
+    await make_fresh(backend, frame.header, partition_id, deadline, lone=lone, asker=asker)
     distinct = list(dict.fromkeys(keys))
     with backend.using(partition_id) as machine:
         try:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final
 
 from dispatcher.reading import reads
-from dispatcher.reading.surroundings import Surroundings
+from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded
@@ -20,23 +20,49 @@ from logboom.state_machine import Machine, Position
 SCAN_CHUNK: Final = 1_000
 PIECE_BYTES: Final = 1024 * 1024
 """Of a chunk leave in one frame; a larger entry goes alone."""
+TOGETHER_BYTES: Final = 256 * 1024
+"""Chunks of fewer keys than usual are put together up to this."""
 Rows = tuple[list[tuple[bytes, Value]], Position]
 
 
-def rows_of(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> Iterator[Rows]:
+def rows_of(
+    machine: Machine, *, start: bytes, end: bytes | None, limit: int, chunk: int = SCAN_CHUNK
+) -> Iterator[Rows]:
     """What ``machine.scan`` gives, which is called with the first chunk: off the loop. Raises InvalidRequest, too.
 
-    Machines of users go by the number of keys alone: what does not fit into a frame leaves in several.
+    Machines of users go by the number of keys alone: what does not fit into a frame leaves in several. ``chunk``: so
+    many keys are in the first one at most; behind it small ones are put together.
     """
-    chunks = machine.scan(start=start, end=end, limit=limit, chunk=SCAN_CHUNK)
+    chunks = machine.scan(start=start, end=end, limit=limit, chunk=chunk)
     try:
-        for rows, position in chunks:
-            for piece in _pieces(rows):
-                yield piece, position
+        pieces = ((piece, position) for rows, position in chunks for piece in _pieces(rows))
+        yield from pieces if chunk >= SCAN_CHUNK else _together(pieces)
     finally:
         close = getattr(chunks, "close", None)
         if close is not None:
             close()
+
+
+def _together(pieces: Iterator[Rows]) -> Iterator[Rows]:
+    first = next(pieces, None)
+    if first is not None:
+        yield first
+    rows: list[tuple[bytes, Value]] = []
+    nbytes = 0
+    for piece, position in pieces:
+        size = size_of(piece)
+        if rows and (len(rows) + len(piece) > SCAN_CHUNK or nbytes + size > TOGETHER_BYTES):
+            yield rows, position
+            rows, nbytes = [], 0
+        rows.extend(piece)
+        nbytes, last = nbytes + size, position
+    if rows:
+        yield rows, last
+
+
+def size_of(rows: list[tuple[bytes, Value]]) -> int:
+    """About so many bytes."""
+    return sum(len(key) + len(value) * (1 if isinstance(value, bytes) else 8) for key, value in rows)
 
 
 def _pieces(rows: list[tuple[Any, Any]]) -> Iterator[list[tuple[bytes, Value]]]:
@@ -61,6 +87,7 @@ class View:
         self.machine = machine
         """Whose state it is; another one may have taken its place since."""
         self.first = first
+        self.first_bytes = 0 if first is None else size_of(first[0])
         self._rest = rest
         self._lock = threading.Lock()
         self._closed = False
@@ -94,7 +121,7 @@ class Scans:
         self.open = 0
 
     async def scan(
-        self, header: Mapping[str, Any], deadline: float
+        self, header: Mapping[str, Any], deadline: float, *, asker: Asker | None = None
     ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         """Headers and bodies of ENTRIES, one chunk each; a chunk may be empty.
 
@@ -104,7 +131,7 @@ class Scans:
         partition_id = await reads.partition_of_read(backend, header, deadline)
         start, end = reads.scan_range(header)
         limit = field_of(header, "limit", int, 0)
-        await reads.make_fresh(backend, header, partition_id, deadline)
+        await reads.make_fresh(backend, header, partition_id, deadline, asker=asker)
         if self.open >= self._scans_max:
             raise QuotaExceeded("too many scans are open", limit=self._scans_max, used=self.open, retry_after=0.1)
         self.open += 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
@@ -21,6 +21,15 @@ from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.entries.lifecycle import Kind
 from raftlog.entries.parent_state import ParentState
+
+
+class Asker(NamedTuple):
+    """For whom a read waits: one of the places goes that he has for barriers."""
+
+    client: Hashable
+    """The connection."""
+    principal: Hashable
+    """Who is there."""
 
 
 class Moved(Protocol):
@@ -98,6 +107,8 @@ class Surroundings(Protocol):
 
     def partition_ids(self) -> Sequence[PartitionId]: ...
 
+    def partition_rows(self) -> Sequence[Sequence[object]]: ...
+
     def missing(self, partition_id: int) -> LogboomError: ...
 
     def log(self, partition_id: PartitionId) -> PartitionLog: ...
@@ -122,7 +133,9 @@ class Surroundings(Protocol):
 
     async def read_index(self, deadline: float, *, lone: bool = False) -> GlobalLogIndex: ...
 
-    async def wait_applied(self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float) -> None: ...
+    async def wait_applied(
+        self, partition_id: PartitionId, global_index: GlobalLogIndex, deadline: float, *, asker: Asker | None = None
+    ) -> None: ...
 
     async def wait_all_applied(
         self, targets: Sequence[tuple[PartitionId, GlobalLogIndex]], deadline: float

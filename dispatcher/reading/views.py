@@ -9,56 +9,90 @@ paused or damaged in front of G ends it at once; paused with nothing left to app
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
 from dispatcher.reading import reads
-from dispatcher.reading.scans import Rows, View, rows_of
-from dispatcher.reading.surroundings import Surroundings
+from dispatcher.reading.scans import SCAN_CHUNK, Rows, View, rows_of
+from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
-from logboom.errors import CorruptData, InvalidRequest, LogboomError, QuotaExceeded, Unavailable
+from logboom.errors import (
+    CorruptData,
+    InvalidRequest,
+    LogboomError,
+    PartitionDestroyed,
+    QuotaExceeded,
+    Unavailable,
+)
 from logboom.state_machine import Machine
-from logboom.types import PartitionId
+from logboom.types import CURSORS, MIB, PartitionId
 from partitions.apply.stops import Stop
 from partitions.apply.worker import ApplyWorker
 
 PARTITIONS_MAX: Final = 1024
+FEW: Final = 16
+"""With more partitions,"""
+FIRST_KEYS: Final = 16
+"""as few keys of each are read at first: they are held until their partition's turn."""
+BYTES_LEAST: Final = 8 * MIB
+"""So much may be held of all, and what one of few partitions takes, should it be the only one."""
 
 
 class Views:
     """One node's."""
 
-    def __init__(self, backend: Surroundings, *, views_max: int) -> None:
+    def __init__(self, backend: Surroundings, *, views_max: int, bytes_max: int = 64 * MIB) -> None:
+        """``bytes_max``: of what has been read to open them, and not handed out yet."""
         self._backend = backend
         self._views_max = views_max
+        self._bytes_max = max(bytes_max, BYTES_LEAST)
         self.open = 0
+        self.held_bytes = 0
+        """So much is."""
 
     async def scan(
-        self, partitions: Sequence[PartitionId], header: Mapping[str, Any], deadline: float
+        self,
+        partitions: Sequence[PartitionId],
+        header: Mapping[str, Any],
+        deadline: float,
+        *,
+        anew: Callable[[], Sequence[PartitionId]] | None = None,
+        asker: Asker | None = None,
     ) -> AsyncGenerator[tuple[dict[str, Any], list[Any]], None]:
         """Headers and bodies of ENTRIES, one partition after the other, each ascending.
 
+        ``anew``: they are all that there are, and which these are is asked again in the turn that the view is of.
+        With ``of_all`` in the header all are named, of those that have keys.
+
         Raises QuotaExceeded, InvalidRequest (a partition has no keys), and what any read raises.
         """
-        if self.open >= self._views_max:
-            raise QuotaExceeded("too many views are open", limit=self._views_max, used=self.open, retry_after=0.1)
-        if len(partitions) > PARTITIONS_MAX:
-            raise InvalidRequest(f"{len(partitions)} partitions in one view; at most {PARTITIONS_MAX}")
-        for partition in partitions:
-            if self._backend.partitioning.kind(partition).state_machine == "log":
-                raise InvalidRequest(f"partition {partition} is a log: it has no keys to scan")
+        self._check(partitions)
         start, end = reads.scan_range(header)
-        limit = field_of(header, "limit", int, 0)
+        limit, of_all = field_of(header, "limit", int, 0), bool(header.get("of_all"))
+        fresh = False
+        while not fresh:
+            try:
+                await reads.make_fresh(self._backend, header, partitions[0], deadline, asker=asker)
+                fresh = True
+            except PartitionDestroyed:
+                if anew is None:
+                    raise
+            if anew is not None:
+                partitions = anew()
+                self._check(partitions)
+        if of_all:
+            self._check_all(partitions)
+        self._check(partitions)
         self.open += 1
         views: dict[PartitionId, View] = {}
         try:
             with ExitStack() as uses:
                 for partition in partitions:
                     uses.enter_context(self._backend.using(partition))
-                await reads.make_fresh(self._backend, header, partitions[0], deadline)
-                scan = partial(_first, start=start, end=end, limit=limit)
+                chunk = SCAN_CHUNK if len(partitions) <= FEW else FIRST_KEYS
+                scan = partial(_first, start=start, end=end, limit=limit, chunk=chunk)
                 global_index = await self._gather(partitions, scan, views, deadline)
                 for partition in dict.fromkeys(partitions):
                     async for rows in self._rows(partition, views[partition]):
@@ -67,12 +101,40 @@ class Views:
         finally:
             self.open -= 1
             for view in views.values():
+                self._first_of(view)
                 view.close()
+
+    def _first_of(self, view: View) -> Rows | None:
+        """What was read to open it, which is not held any more."""
+        rows, view.first = view.first, None
+        self.held_bytes -= view.first_bytes
+        view.first_bytes = 0
+        return rows
+
+    def _check(self, partitions: Sequence[PartitionId]) -> None:
+        """One more view, of these, may be open."""
+        if self.open >= self._views_max:
+            raise QuotaExceeded("too many views are open", limit=self._views_max, used=self.open, retry_after=0.1)
+        if not 1 <= len(partitions) <= PARTITIONS_MAX:
+            raise InvalidRequest(f"{len(partitions)} partitions in one view; 1 to {PARTITIONS_MAX}")
+        for partition in partitions:
+            if partition in self._backend.workers and self._backend.partitioning.kind(partition).state_machine == "log":
+                raise InvalidRequest(f"partition {partition} is a log: it has no keys to scan")
+
+    def _check_all(self, named: Collection[PartitionId]) -> None:
+        """Of a request over an old partition and a new one half would show, should the new one not be among these."""
+        for partition, machine, _, *others in self._backend.partition_rows():
+            if machine != "log" and CURSORS not in others and partition not in named:
+                raise Unavailable(
+                    f"partition {partition} was created since: ask for all that there are", retry_after=0.02
+                )
 
     async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
         try:
             threads = self._backend.threads_of(partition, view.machine)
-            rows = view.first if view.first is not None else await threads.run(view.more)
+            rows = self._first_of(view)
+            if rows is None:
+                rows = await threads.run(view.more)
             while rows is not None:
                 yield rows
                 if partition not in self._backend.workers:
@@ -103,9 +165,19 @@ class Views:
                 whole.set_exception(Unavailable(f"the state of partition {partition} could not be read"))
                 return
             views[partition] = view
+            self.held_bytes += view.first_bytes
             applied = view.first[1].applied_index if view.first is not None else through
             if applied != through:
                 whole.set_exception(CorruptData(f"partition {partition}: a view of {applied}, not of {through}"))
+            elif self.held_bytes > self._bytes_max and (self.open > 1 or len(views) > FEW):
+                whole.set_exception(
+                    QuotaExceeded(
+                        f"views of many partitions hold {self.held_bytes} bytes of large values: name fewer",
+                        limit=self._bytes_max,
+                        used=self.held_bytes,
+                        retry_after=0.1,
+                    )
+                )
             elif len(views) == len(set(partitions)):
                 whole.set_result(None)
 
@@ -144,9 +216,9 @@ class Views:
         return global_index
 
 
-def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int) -> View:
+def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int, chunk: int = SCAN_CHUNK) -> View:
     """Off the loop, while nothing is applied."""
-    rest = rows_of(machine, start=start, end=end, limit=limit)
+    rest = rows_of(machine, start=start, end=end, limit=limit, chunk=chunk)
     try:
         return View(machine, next(rest, None), rest)
     except LogboomError as error:  # for whoever reads it, who knows what to do about it

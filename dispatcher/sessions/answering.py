@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from dispatcher.pipeline.backend import Backend
 from dispatcher.reading import fetching, reads
 from dispatcher.reading.read_rates import Pace
+from dispatcher.reading.surroundings import Asker
 from dispatcher.requests.requests import field_of
 from dispatcher.sessions import admin
 from dispatcher.sessions.submits import REQUESTS_MAX
@@ -169,13 +171,17 @@ class Answering:
         """How long a stream that holds a state waits for a client that takes nothing of it."""
         return max(self.timeout(header), self._settings.net.frame_ms / 1000)
 
+    def _asker(self) -> Asker:
+        """Who is there: the names in his certificate; without one, the connection."""
+        return Asker(self, ", ".join(sorted(self._client.connection.peer_identities)) or self)
+
     async def _get(self, frame: Frame, deadline: float) -> None:
         lone, pace = len(self._tasks) == 1, self._pace()
         await pace.turn(deadline - self._backend.clock.monotonic())
         keys, nbytes = _keys_of(frame), None
         expected = pace.expect(keys)
         try:
-            header, body = await reads.get(self._backend, frame, deadline, lone=lone)
+            header, body = await reads.get(self._backend, frame, deadline, lone=lone, asker=self._asker())
             nbytes = sum(map(len, body))
         finally:
             pace.was(expected, nbytes, keys)
@@ -184,19 +190,21 @@ class Answering:
             self._client.connection.flush()
 
     async def _scan(self, frame: Frame) -> None:
-        chunks = self._backend.scans.scan(frame.header, self._deadline(frame.header))
+        chunks = self._backend.scans.scan(frame.header, self._deadline(frame.header), asker=self._asker())
         await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _view(self, frame: Frame) -> None:
         header, deadline = frame.header, self._deadline(frame.header)
-        if header.get("partitions") is None:
+        of_all = header.get("partitions") is None
+        if of_all:
             await reads.hear_of_all(self._backend, header, deadline)
         try:
             partitions = self._partitions(header)
         except NoSuchPartition:
             await reads.hear_of_all(self._backend, header, deadline)
             partitions = self._partitions(header)
-        chunks = self._backend.views.scan(partitions, header, deadline)
+        anew = partial(self._partitions, header) if of_all else None
+        chunks = self._backend.views.scan(partitions, header, deadline, anew=anew, asker=self._asker())
         await self._stream(frame, Kind.ENTRIES, chunks, patience=self._patience(frame.header))
 
     async def _fetch(self, frame: Frame) -> None:

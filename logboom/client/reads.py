@@ -24,7 +24,7 @@ from logboom.errors import (
     Unavailable,
 )
 from logboom.records import RecordBlock
-from logboom.types import GlobalLogIndex, PartitionId, Token, Watermark, watermark_of
+from logboom.types import CURSORS, GlobalLogIndex, PartitionId, Token, Watermark, watermark_of
 from logboom.wire import Frame, Kind
 
 __all__ = ("AtLeast", "LogBatch", "Reader", "block_of", "close_now", "decode_value", "watermark_of")
@@ -217,7 +217,7 @@ class Reader(LogStreams):
 
     async def scan_view(
         self,
-        partitions: Sequence[int],
+        partitions: Sequence[int] | None,
         *,
         prefix: bytes | None,
         start: bytes | None,
@@ -228,15 +228,26 @@ class Reader(LogStreams):
     ) -> AsyncGenerator[ViewEntry, None]:
         """See Client.scan_view."""
         mode = await self._mode(at_least=at_least, stale=False, max_staleness=None, deadline=deadline)
-        header = {"partitions": list(partitions), "prefix": prefix, "start": start, "end": end, "limit": 0, **mode}
+        header = {"prefix": prefix, "start": start, "end": end, "limit": 0, **mode}
+        if partitions is None:
+            header["of_all"] = True
         own: list[NodeConnection] = []
         streams: list[AsyncIterator[Frame]] = []
 
         async def begin(shared: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
             _close(own)
+            named = list(partitions) if partitions is not None else await self._with_keys(shared, mode, deadline)
+            if not named:
+                return None, _nothing()
             own.append(await self._cluster.dedicated(shared.address))
-            stream = own[-1].stream(Kind.VIEW_SCAN, {**header, "timeout_ms": self._left_ms(deadline)})
-            return await anext(stream, None), stream
+            asked = {**header, "partitions": named, "timeout_ms": self._left_ms(deadline)}
+            stream = own[-1].stream(Kind.VIEW_SCAN, asked)
+            try:
+                return await anext(stream, None), stream
+            except PartitionDestroyed as error:
+                if partitions is not None:
+                    raise
+                raise Unavailable(f"{error.message}: since it was said to be there") from error
 
         patience = deadline - self._cluster.now
         try:
@@ -254,6 +265,16 @@ class Reader(LogStreams):
             _close(own)
             for each in streams:
                 await close_now(each)
+
+    async def _with_keys(self, node: NodeConnection, mode: dict[str, Any], deadline: float) -> list[int]:
+        """All partitions that have keys, as of what the read has to be of, as this node knows them."""
+        await self._cluster.refresh_partitions(
+            node,
+            linearizable=mode["read"] == "linearizable",
+            at_least=mode["at_least"],
+            timeout=min(HEARD_S, deadline - self._cluster.now),
+        )
+        return [row[0] for row in self._cluster.partitions if row[1] != "log" and CURSORS not in row[3:]]
 
     async def _next(self, frames: AsyncIterator[Frame], patience: float) -> Frame | None:
         try:
@@ -394,6 +415,11 @@ class Reader(LogStreams):
 
     def _left_ms(self, deadline: float) -> int:
         return max(1, int((deadline - self._cluster.now) * 1000))
+
+
+async def _nothing() -> AsyncIterator[Frame]:
+    return
+    yield
 
 
 def _marks(frame: Frame) -> dict[int, Watermark]:

@@ -21,16 +21,6 @@ class StateReading:
     @abstractmethod
     def _deadline(self, timeout: float | None) -> float: ...
 
-    @abstractmethod
-    async def state_machines(self) -> dict[int, str]:
-        """Of all partitions."""
-
-    @abstractmethod
-    async def refresh_partitions(
-        self, *, at_least: AtLeast = None, node: str | None = None, timeout: float | None = None
-    ) -> None:
-        """Learn anew which there are."""
-
     async def get(
         self,
         partition_id: int,
@@ -121,13 +111,8 @@ class StateReading:
 
         A request over several partitions is in there as a whole or not at all. One partition after the other.
         """
-        if partitions is None:
-            await self.refresh_partitions(at_least=at_least, node=node, timeout=timeout)
-            partitions = [p for p, machine in (await self.state_machines()).items() if machine != "log"]
-            if not partitions:
-                return
         entries = self._reader.scan_view(
-            partition_ids(partitions),
+            None if partitions is None else partition_ids(partitions),
             prefix=prefix,
             start=start,
             end=end,

@@ -10,7 +10,8 @@ class ReadSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What clients read: streams of log records (`tail` and `scan_log`), scans, and how fast."""
 
     memory_bytes: int = 64 * MIB
-    """What all of a node's streams have read and not yet handed to their connections."""
+    """What all of a node's streams have read and not yet handed to their connections; and, apart from that, what views
+    of many partitions have read of those whose turn has not come."""
     segments_max: int = 512
     """Segments that are read at the same time, by all of them."""
     streams_max: int = 32_768
@@ -138,7 +139,7 @@ class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     waiters_per_principal: int = 16_384
     """and over all connections that came with the same certificate."""
     waiters_reserved: int = 1_024
-    """Of them, kept for reads and other nodes that wait."""
+    """Of them, kept for other nodes that wait, and for views that are being taken."""
     wait_ms_max: int = 600_000
     """Longest wait; a barrier whose timeout, cut to `net.request_ms_max`, is longer is refused."""
     ahead_max: int = 1_000_000

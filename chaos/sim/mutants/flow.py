@@ -231,7 +231,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "dispatcher.reading.reads:make_fresh",
-                "await backend.wait_applied(partition_id, target, deadline)",
+                "await backend.wait_applied(partition_id, target, deadline, asker=asker)",
                 "return",
             ),
         ),
@@ -243,7 +243,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "dispatcher.reading.views:Views.scan",
-                "await reads.make_fresh(self._backend, header, partitions[0], deadline)",
+                "await reads.make_fresh(self._backend, header, partitions[0], deadline, asker=asker)",
                 "pass",
             ),
         ),
@@ -394,7 +394,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "dispatcher.reading.scans:Scans.scan",
-                "await reads.make_fresh(backend, header, partition_id, deadline)",
+                "await reads.make_fresh(backend, header, partition_id, deadline, asker=asker)",
                 "pass",
             ),
         ),

@@ -66,9 +66,9 @@ MUTANTS: Final = (
         (
             Edit(
                 "dispatcher.reading.scans:Scans.scan",
-                "await reads.make_fresh(backend, header, partition_id, deadline)",
+                "await reads.make_fresh(backend, header, partition_id, deadline, asker=asker)",
                 "header.get('read', 'linearizable') == 'linearizable' or "
-                "await reads.make_fresh(backend, header, partition_id, deadline)",
+                "await reads.make_fresh(backend, header, partition_id, deadline, asker=asker)",
             ),
         ),
         needs="kv_partitions",

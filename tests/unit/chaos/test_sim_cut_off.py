@@ -1,4 +1,7 @@
-"""A node that is cut off from the others, not from clients: whoever asks it, or follows there, goes on elsewhere."""
+"""A node that is cut off from the others, not from clients: whoever asks it, or follows there, goes on elsewhere.
+
+So it is with one that hears that there is more, and does not come by it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from chaos.sim.host import Host
 from dispatcher.sessions.waits import Waits
 from logboom import Client, Put, Receipt
 from logboom.errors import BarrierTimeout, Unavailable
-from logboom.settings import ClusterSettings, NodeSettings, Settings
+from logboom.settings import ClusterSettings, NodeSettings, RaftSettings, Settings
 from tests.unit.chaos.sim_world import World
 
 TIMEOUT_S = 5.0
@@ -38,6 +41,7 @@ class Cluster(World):
                 settings=Settings(
                     cluster=ClusterSettings(id="sim", members=members, partitions=1),
                     node=NodeSettings(id=name, data_dir=f"/{name}"),
+                    raft=RaftSettings(inline_sync_bytes_max=0),
                 ),
                 slowest_s=0.001,
                 ended=lambda host, error: pytest.fail(f"{host.name} has ended: {error!r}"),
@@ -67,6 +71,10 @@ class Cluster(World):
                 self.network.cut(name, other)
                 self.network.cut(other, name)
 
+    def hang(self, name: str) -> None:
+        """Its disk does: it hears all, and nothing that comes is durable there."""
+        self.hosts[name].sync_offload.stalled_until = float("inf")
+
     def follower(self) -> str:
         return next(
             name
@@ -83,10 +91,16 @@ def cluster() -> Iterator[Cluster]:
         host.kill(power=False)
 
 
+WAYS = pytest.mark.parametrize("strike", [Cluster.cut_off, Cluster.hang])
+"""To be of no use to anybody who wants to hear of something new."""
+Strike = Callable[[Cluster, str], None]
+
+
+@WAYS
 @pytest.mark.parametrize("how", [{"at_least": "session"}, {"max_staleness": 1.0}])
-def test_whoever_reads_is_answered_by_others(cluster: Cluster, how: dict[str, Any]) -> None:
+def test_whoever_reads_is_answered_by_others(cluster: Cluster, how: dict[str, Any], strike: Strike) -> None:
     async def story(boom: Client) -> None:
-        cluster.cut_off(cluster.follower())
+        strike(cluster, cluster.follower())
         for number in range(1, 31):
             await boom.submit(0, Put(b"k", b"%d" % number))
             assert await boom.get(0, b"k", **how) is not None
@@ -118,11 +132,12 @@ async def wait_for(boom: Client, receipt: Receipt | dict[int, int], *, watched: 
     assert done is not None
 
 
+@WAYS
 @pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("scope", ["node", "quorum"])
-def test_whoever_waits_is_answered_by_others(cluster: Cluster, *, watched: bool, scope: str) -> None:
+def test_whoever_waits_is_answered_by_others(cluster: Cluster, strike: Strike, *, watched: bool, scope: str) -> None:
     async def story(boom: Client) -> None:
-        cluster.cut_off(cluster.follower())
+        strike(cluster, cluster.follower())
         for number in range(1, 31):
             receipt = await boom.submit(0, Put(b"k", b"%d" % number))
             await wait_for(boom, receipt, watched=watched, scope=scope, timeout=TIMEOUT_S)
@@ -209,6 +224,30 @@ def follow(boom: Client, what: str, **where: Any) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("what", ["tail", "scan", "watermarks"])
+def test_whoever_follows_where_nothing_new_comes_goes_on_elsewhere(cluster: Cluster, what: str) -> None:
+    async def story(boom: Client) -> None:
+        name = cluster.follower()
+        following = follow(boom, what)
+        while True:
+            await anext(following)
+            (there,) = [each for each in boom._cluster._connections.values() if each.has_streams]
+            if there.welcome["node"] == name:
+                break
+            await following.aclose()  # type: ignore[attr-defined]
+            following = follow(boom, what)
+        cluster.hang(name)
+        async with asyncio.timeout(60.0):
+            last = await boom.submit(0, Put(b"k", b"1"), timeout=30.0)
+            seen = 0
+            while seen < last.global_index:
+                await boom.submit(0, Put(b"k", b"2"), timeout=30.0)
+                seen = await anext(following)
+        await following.aclose()  # type: ignore[attr-defined]
+
+    cluster.tell(story)
+
+
+@pytest.mark.parametrize("what", ["tail", "scan", "watermarks"])
 def test_whoever_follows_there_goes_on_elsewhere(cluster: Cluster, what: str) -> None:
     async def story(boom: Client) -> None:
         for _ in NAMES:  # one of them leads, perhaps
@@ -231,7 +270,8 @@ def test_whoever_named_it_stays(cluster: Cluster) -> None:
     async def story(boom: Client) -> None:
         name = cluster.follower()
         following = follow(boom, "watermarks", node=name)
-        await anext(following)
+        while await anext(following) < boom.last_seen:
+            pass
         cluster.cut_off(name)
         last = await boom.submit(0, Put(b"k", b"1"))
         waits = asyncio.ensure_future(anext(following))

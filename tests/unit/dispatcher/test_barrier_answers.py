@@ -15,7 +15,14 @@ from dispatcher.barriers.exchange import Exchange
 from dispatcher.barriers.goals import Goal, Reached, Waiter, Want
 from dispatcher.sessions import waits as waits_module
 from dispatcher.sessions.waits import Waits
-from logboom.errors import BarrierFuture, BarrierTimeout, LogboomError, NotLeader
+from logboom.errors import (
+    BarrierBlocked,
+    BarrierFuture,
+    BarrierTimeout,
+    LogboomError,
+    NotLeader,
+    PartitionDestroyed,
+)
 from logboom.types import NodeId
 from logboom.wire import Alike, Frame, Kind
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, A, Answer, B, Desk, reached
@@ -194,6 +201,31 @@ class TestSlices:
         self.desk.barriers.expire(0.0)
         assert not self.desk.barriers._deadlines
         assert not any(waiter.done for waiter in waiters)
+
+    def goals(self, count: int = MANY) -> list[list[Answer]]:
+        """As many as wait, each at an index of its own."""
+        return [self.desk.wait(target)[1] for target in range(1, count + 1)]
+
+    @pytest.mark.parametrize("state", ["paused", "damaged", "lost"])
+    def test_whoever_is_reached_is_told_so_though_it_stands_still_before_his_turn(self, state: str) -> None:
+        answers = self.goals()
+        _, beyond = self.desk.wait(MANY + 1)
+        self.desk.apply(A, MANY)
+        self.desk.state(A, state)
+        assert [type(each) for each in beyond] == [BarrierBlocked]
+        self.turns.pass_all()
+        assert self.told(answers) == MANY
+
+    def test_whoever_is_reached_is_told_so_though_it_is_destroyed_before_his_turn(self) -> None:
+        answers = self.goals()
+        _, beyond = self.desk.wait(MANY + 1)
+        self.desk.apply(A, MANY)
+        self.desk.barriers.ended(A, lambda: PartitionDestroyed("gone"))
+        self.desk.watermarks.remove(A)
+        assert [type(each) for each in beyond] == [PartitionDestroyed]
+        self.turns.pass_all()
+        assert self.told(answers) == MANY
+        assert len(self.desk.barriers) == 0
 
     def test_an_answer_may_ask_for_more(self) -> None:
         again: list[list[Answer]] = []

@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.barriers.watermarks import to_row
 from logboom.errors import BarrierBlocked, BarrierTimeout, InvalidRequest, LogboomError, NoSuchPartition, QuotaExceeded
-from logboom.types import Level, PartitionId
+from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex, Scope
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, A, B, C, Desk, reached
 
 
@@ -241,6 +241,40 @@ class TestBlocked:
         desk.state(A, state)
         _, answers = desk.wait(5, [A])
         assert answers == []
+
+    @pytest.mark.parametrize("reach", [Scope.NODE, Scope.QUORUM, Scope.ALL])
+    def test_one_that_is_paused_with_nothing_left_to_apply_is_waited_for(self, reach: Scope) -> None:
+        """Whoever came in the moment before a follower heard of his own commit was told of the pause, for good."""
+        desk = Desk()
+        desk.barriers.others.set_members(NodeId("n1"), [NodeId("n1")], [NodeId("n1")])
+        desk.apply(B, 4, state="paused", idle=True)
+        desk.commit(4)
+        _, answers = desk.wait(5, [B], reach=reach)
+        assert answers == []
+        desk.commit(5)
+        assert reached(answers)
+
+    def test_once_it_has_something_to_apply_it_holds_up_whoever_waits(self) -> None:
+        desk = Desk()
+        desk.apply(B, 4, state="paused", idle=True)
+        desk.commit(4)
+        _, before = desk.wait(5, [B])
+        _, patient = desk.wait(5, [B], wait_blocked=True)
+        desk.watermarks.update(
+            B,
+            log_index=PartitionLogIndex(5),
+            durable_index=PartitionLogIndex(5),
+            applied_index=PartitionLogIndex(4),
+            applied_global_index=GlobalLogIndex(4),
+            state="paused",
+            idle=False,
+        )
+        _, after = desk.wait(5, [B])
+        for answers in (before, after):
+            assert [getattr(answer, "blocked", None) for answer in answers] == [[[B, "paused"]]]
+        desk.commit(5)
+        desk.apply(B, 5)
+        assert reached(patient)
 
     def test_who_wants_to_wait_for_the_operator_waits(self) -> None:
         desk = Desk()

@@ -88,3 +88,28 @@ class TestBlocked:
         world.talk()
         assert isinstance(answers[0], PartitionDestroyed)
         assert [len(world[name].telling) for name in NODES] == [0, 0, 0]
+
+    def test_one_that_is_paused_with_nothing_left_to_apply_is_waited_for(self) -> None:
+        """Its node said that it is paused, and whoever waited for all was told that at once."""
+        world = World()
+        world[N2].apply(A, 3, state="paused", idle=True)
+        told = {scope: world[N1].wait(5, reach=scope)[1] for scope in BOTH}
+        world.talk()
+        assert told == {scope: [] for scope in BOTH}
+        for name in NODES:
+            world[name].watermarks.committed(5)
+            world[name].barriers.committed(5)
+            if name != N2:
+                apply(world, name, 5)
+        world.talk()
+        assert all(reached(answers) for answers in told.values())
+
+    def test_once_it_has_something_to_apply_that_is_heard_of(self) -> None:
+        world = World()
+        world[N2].apply(A, 3, state="paused", idle=True)
+        _, answers = world[N1].wait(5, reach=Scope.ALL)
+        world.talk()
+        assert answers == []
+        world[N2].apply(A, 4, state="paused")
+        world.talk()
+        assert isinstance(answers[0], BarrierBlocked)

@@ -24,9 +24,9 @@ class World:
         clock: Any = SimpleNamespace(monotonic=lambda: self.now)
         self.leaderless = Leaderless(clock, RaftSettings())
 
-    def later(self, seconds: float, leader: NodeId | None = None) -> None:
+    def later(self, seconds: float, leader: NodeId | None = None, **seen: int) -> None:
         self.now += seconds
-        self.leaderless.notice(leader)
+        self.leaderless.notice(leader, **seen)
 
 
 @pytest.fixture
@@ -58,6 +58,27 @@ def test_with_patience_as_with_elections(world: World) -> None:
     slow.notice(None)
     world.now += 8.0 * ELECTIONS - 0.1
     slow.check()
+
+
+def test_a_leader_of_whom_nothing_comes_is_as_good_as_none(world: World) -> None:
+    """A node that was to be given a snapshot, or whose disk hung, kept whoever waited until his deadline."""
+    world.later(0.0, LEADER, committed=5, applied=5)
+    world.later(1000.0, LEADER, committed=9, applied=5)
+    assert world.leaderless.ms == 0
+    world.later(LONG_S - 0.1, LEADER, committed=10, applied=6)
+    world.later(LONG_S - 0.1, LEADER, committed=11, applied=6)
+    assert world.leaderless.ms == 0, "it is behind, and moves"
+    world.later(0.2, LEADER, committed=12, applied=6)
+    with pytest.raises(Unavailable, match="come by nothing of what is committed for 2 s, and others may have"):
+        world.leaderless.check()
+    assert world.leaderless.for_long
+    assert world.leaderless.ms >= 1000 * LONG_S
+    world.later(0.1, LEADER, committed=12, applied=7)
+    assert world.leaderless.ms == 0
+    world.later(LONG_S, LEADER, committed=7, applied=7)
+    world.later(LONG_S, LEADER, committed=7, applied=7)
+    world.leaderless.check()
+    assert world.leaderless.ms == 0, "it has all that there is"
 
 
 async def test_whoever_waits_is_told_when_it_has_come_to_that(world: World) -> None:

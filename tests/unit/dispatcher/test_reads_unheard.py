@@ -51,7 +51,9 @@ class Behind(Backend):
 async def view(node: Any, header: dict[str, Any]) -> None:
     """As a session has it answered. Raises what its client is told."""
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    client: Any = SimpleNamespace(fail=lambda _, error: told.set_exception(error))
+    client: Any = SimpleNamespace(
+        fail=lambda _, error: told.set_exception(error), connection=SimpleNamespace(peer_identities=())
+    )
     pace: Any = SimpleNamespace(turn=lambda _: asyncio.sleep(0))
     service: Any = SimpleNamespace(backend=node, settings=Settings())
     answering = Answering(client, service, partitions=Waits(node, client).partitions, pace=lambda: pace)
@@ -113,9 +115,9 @@ async def test_a_view_is_of_all_that_were_created_before(partitions: Any) -> Non
     node = Behind(leads=True, created=9)
     asked: list[Any] = []
 
-    def scan(partitions: Any, header: Any, deadline: float) -> Any:
+    def scan(partitions: Any, header: Any, deadline: float, **how: Any) -> Any:
         asked.append(sorted(partitions))
-        return Views(node, views_max=0).scan(partitions, header, deadline)  # type: ignore[arg-type]
+        return Views(node, views_max=0).scan(partitions, header, deadline, **how)  # type: ignore[arg-type]
 
     node.views = SimpleNamespace(scan=scan)
     with pytest.raises(QuotaExceeded):

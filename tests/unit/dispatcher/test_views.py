@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,123 +20,7 @@ from logboom.errors import (
 )
 from logboom.types import PartitionId
 from tests.unit.dispatcher.scans_world import Machine
-
-
-class Worker:
-    """Applies when the test says so, and stops where it was told to."""
-
-    def __init__(self) -> None:
-        self.machine = Machine()
-        self.stops: list[Any] = []
-
-    @property
-    def applied_index(self) -> int:
-        return self.machine.applied
-
-    def stop_at(self, through: int, capture: Callable[[Any], Any], taken: Callable[[Any], None]) -> Any:
-        stop = SimpleNamespace(through_index=through, capture=capture, taken=taken)
-        self.stops.append(stop)
-        return stop
-
-    def go_on(self, stop: Any) -> None:
-        if stop in self.stops:
-            self.stops.remove(stop)
-
-    def apply(self, index: int) -> None:
-        for number in range(self.machine.applied, index + 1):
-            self.machine.applied = number
-            for stop in [s for s in self.stops if s.through_index == number]:
-                self.stops.remove(stop)
-                try:
-                    found = stop.capture(self.machine)
-                except LogboomError:
-                    found = None
-                stop.taken(found)
-
-
-class Backend:
-    def __init__(self, logs: dict[int, int]) -> None:
-        self.workers = {p: Worker() for p in logs}
-        self.logs = {
-            p: SimpleNamespace(committed_index=end, committed_global_index=10 * end) for p, end in logs.items()
-        }
-        self.machines = {p: worker.machine for p, worker in self.workers.items()}
-        self.parent = SimpleNamespace(global_index=50)
-        self.clock = SimpleNamespace(monotonic=lambda: 0.0)
-        self.offload = self
-        self.kinds = dict.fromkeys(logs, "kv")
-        self.partitioning = SimpleNamespace(kind=lambda p: SimpleNamespace(state_machine=self.kinds[p]))
-        self.used = 0
-        self.waited: list[tuple[int, int]] = []
-        self.still: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.wakers: dict[int, list[Callable[..., None]]] = {}
-
-    def threads_of(self, _: int, __: object) -> Any:
-        return self.offload
-
-    def subscribe_commits(self, partition: int, waker: Callable[..., None]) -> Callable[[], None]:
-        self.wakers.setdefault(partition, []).append(waker)
-        return lambda: self.wakers[partition].remove(waker)
-
-    def missing(self, partition: int) -> LogboomError:
-        return PartitionDestroyed("gone", partition_id=partition)
-
-    def destroy(self, partition: int) -> None:
-        del self.workers[partition], self.machines[partition]
-        for waker in list(self.wakers.get(partition, ())):
-            waker(self.missing(partition))
-
-    @contextmanager
-    def using(self, _: int) -> Iterator[None]:
-        self.used += 1
-        try:
-            yield
-        finally:
-            self.used -= 1
-
-    async def read_index(self, deadline: float, *, lone: bool = False) -> int:
-        """Of the leader. Meanwhile partition 1 is destroyed."""
-        del deadline, self.workers[1], self.machines[1]
-        return 50
-
-    def recovered(self, partitions: list[int]) -> bool:
-        return bool(partitions)
-
-    async def wait_applied(self, *_: object) -> None:
-        """It is."""
-
-    async def wait_all_applied(self, targets: list[tuple[int, int]], deadline: float) -> None:
-        """Until the test says that one of them stands still."""
-        self.waited = targets
-        try:
-            if targets:
-                await self.still
-        finally:
-            self.waited = []
-
-    def hurry(self, partitions: list[int]) -> None:
-        for partition in partitions:
-            worker = self.workers[partition]
-            worker.apply(worker.machine.applied)
-
-    async def run(self, job: Callable[[], Any]) -> Any:
-        return job()
-
-    def check_nothing_is_left(self) -> None:
-        assert self.used == 0
-        assert not any(self.wakers.values())
-        assert not any(worker.stops for worker in self.workers.values())
-        assert not self.waited
-        assert not any(worker.machine.open for worker in self.workers.values())
-
-
-def scan(backend: Backend, views: Views, *partitions: int, timeout: float = 5.0) -> Any:
-    chosen = [PartitionId(p) for p in partitions]
-    return views.scan(chosen, {"read": "stale"}, timeout)
-
-
-async def collect(frames: Any) -> list[tuple[int, int]]:
-    return [(header["partition"], header["global_index"]) async for header, _ in frames]
+from tests.unit.dispatcher.views_world import Backend, collect, scan
 
 
 async def test_each_is_seen_where_its_log_ended_in_that_turn() -> None:
@@ -216,7 +99,7 @@ async def test_a_partition_that_is_destroyed_meanwhile_ends_it_at_once() -> None
 async def test_one_that_was_destroyed_while_it_was_made_fresh_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Backend({0: 3, 1: 5})
 
-    async def make_fresh(*_: object) -> None:
+    async def make_fresh(*_: object, **__: object) -> None:
         backend.destroy(1)
 
     monkeypatch.setattr("dispatcher.reading.reads.make_fresh", make_fresh)

@@ -9,7 +9,7 @@ import pytest
 
 from logboom import Client
 from logboom.client import reads
-from logboom.errors import NotLeader, Unavailable
+from logboom.errors import NotLeader, PartitionDestroyed, Unavailable
 from logboom.types import GlobalLogIndex, Token
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import Answer, FakeNode, Session, cluster, fails, silent, until
@@ -68,6 +68,39 @@ class TestPartitions:
             for feed in (boom.scan_view(), boom.scan_log(), boom.scan_log(follow=True)):
                 assert [each async for each in feed] == []
             assert not node.of(Kind.LOG_SCAN)
+
+    @pytest.mark.parametrize("how", [{}, {"at_least": 7}])
+    @pytest.mark.parametrize("gone", [False, True])
+    async def test_a_view_of_all_is_asked_for_anew_where_others_came_or_went_meanwhile(
+        self, how: dict[str, Any], *, gone: bool
+    ) -> None:
+        """It was of those that there had been when it was asked for, however often it was asked for again."""
+        async with cluster() as [node], Client(node.address) as boom:
+            self._admin(node, [0, 1, 2, 3])
+            after, error = [0, 1, 2, 3, 9], Unavailable("9 was created since", retry_after=0.001)
+            if gone:
+                after, error = [0, 1, 2], PartitionDestroyed("3 is gone", partition_id=3)
+
+            def meanwhile(session: Session, frame: Frame) -> None:
+                self._admin(node, after)
+                node.answers[Kind.VIEW_SCAN] = silent
+                session.fail(frame, error)
+
+            node.answers[Kind.VIEW_SCAN] = meanwhile
+            asked = asyncio.ensure_future(anext(boom.scan_view(**how)))
+            await until(lambda: len(node.of(Kind.VIEW_SCAN)) == 2)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            assert [frame.header["partitions"] for frame in node.of(Kind.VIEW_SCAN)] == [[0, 1, 2, 3], after]
+            assert all(frame.header["of_all"] for frame in node.of(Kind.VIEW_SCAN))
+
+    async def test_one_that_is_named_and_gone_ends_a_view(self) -> None:
+        async with cluster() as [node], Client(node.address) as boom:
+            node.answers[Kind.VIEW_SCAN] = fails(PartitionDestroyed("3 is gone", partition_id=3))
+            with pytest.raises(PartitionDestroyed):
+                await anext(boom.scan_view([1, 3]))
+            [asked] = node.of(Kind.VIEW_SCAN)
+            assert not asked.header.get("of_all")
 
     @pytest.mark.parametrize("at_least", [7, "session", Token("test", GlobalLogIndex(7))])
     async def test_a_view_as_of_an_index_has_those_that_there_were_then(self, at_least: Any) -> None:

@@ -1,0 +1,100 @@
+"""What views of many partitions hold of those whose turn has not come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dispatcher.reading.views import FEW, FIRST_KEYS, Views
+from logboom.errors import QuotaExceeded
+from logboom.records import RecordBlock
+from logboom.state_machine import Position
+from logboom.types import GlobalLogIndex, PartitionLogIndex
+from tests.unit.dispatcher.scans_world import Machine
+from tests.unit.dispatcher.views_world import Backend, collect, scan
+
+
+class Keys(Machine):
+    """So many, with values of so many bytes, in chunks as they are asked for."""
+
+    def __init__(self, count: int, size: int) -> None:
+        super().__init__()
+        self.count, self.size, self.chunks = count, size, list[int]()
+
+    def scan(self, *, start: bytes, end: bytes | None, limit: int, chunk: int) -> Iterator[Any]:
+        self.open += 1
+        self.chunks.append(chunk)
+        try:
+            for at in range(0, self.count, chunk):
+                keys = range(at, min(at + chunk, self.count))
+                position = Position(PartitionLogIndex(self.applied), GlobalLogIndex(self.applied))
+                yield [(b"%06d" % key, bytes(self.size)) for key in keys], position
+        finally:
+            self.open -= 1
+
+
+def many(count: int, machine: Callable[[], Machine]) -> Backend:
+    backend = Backend(dict.fromkeys(range(count), 0))
+    for partition, worker in backend.workers.items():
+        worker.machine = backend.machines[partition] = machine()
+    return backend
+
+
+async def test_what_is_read_to_open_them_is_held_until_its_turn_and_no_longer() -> None:
+    """The first chunks of all partitions were held to the end, for an hour, perhaps."""
+    backend = many(40, lambda: Keys(100, 1_000))
+    views = Views(backend, views_max=1)
+    frames = scan(backend, views, *range(40))
+    found, held = [], []
+    async for header, _ in frames:
+        found.append((header["partition"], header["count"]))
+        held.append(views.held_bytes)
+    assert held[0] == 39 * FIRST_KEYS * 1_006
+    assert held == sorted(held, reverse=True)
+    assert held[-1] == 0
+    assert found == [(p, count) for p in range(40) for count in (FIRST_KEYS, 100 - FIRST_KEYS)]
+    backend.check_nothing_is_left()
+
+
+async def test_large_values_at_the_beginning_of_many_partitions_are_refused() -> None:
+    """They were gigabytes that nothing counted."""
+    backend = many(100, lambda: Keys(1, 1 << 20))
+    views = Views(backend, views_max=2, bytes_max=10 << 20)
+    with pytest.raises(QuotaExceeded, match="name fewer") as caught:
+        await anext(scan(backend, views, *range(100)))
+    assert caught.value.limit == 10 << 20
+    assert (views.open, views.held_bytes) == (0, 0)
+    backend.check_nothing_is_left()
+    assert len(await collect(scan(backend, views, *range(FEW)))) == FEW, "one of few is opened, if it is alone"
+    alone = scan(backend, views, *range(9))
+    await anext(alone)
+    with pytest.raises(QuotaExceeded, match="name fewer"):
+        await anext(scan(backend, views, *range(FEW)))
+    await alone.aclose()
+    assert (views.open, views.held_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "keys", "size", "counts"),
+    [
+        (FEW, 3_500, 10, [1_000, 1_000, 1_000, 500]),
+        (FEW + 1, 3_500, 10, [16, 992, 992, 992, 508]),
+        (FEW + 1, 30, 100_000, [10, 6, 10, 4]),
+        (FEW + 1, 16, 10, [16]),
+    ],
+)
+async def test_all_keys_are_there_however_few_are_read_at_first(
+    partitions: int, keys: int, size: int, counts: list[int]
+) -> None:
+    backend = many(partitions, lambda: Keys(keys, size))
+    found, told = dict[int, list[bytes]](), dict[int, list[int]]()
+    async for header, body in scan(backend, Views(backend, views_max=1), *range(partitions)):
+        block = RecordBlock.parse(header["count"], *map(bytes, body))
+        keys_there = block.keys()
+        found.setdefault(header["partition"], []).extend(key or b"" for key in keys_there)
+        told.setdefault(header["partition"], []).append(header["count"])
+    assert list(found.values()) == [[b"%06d" % number for number in range(keys)]] * partitions
+    assert list(told.values()) == [counts] * partitions
+    backend.check_nothing_is_left()
