@@ -1,17 +1,20 @@
 """When a snapshot is due: by what was written since the last cut, by its age, and by what it makes room for.
 
 Cuts count for the first two, whatever comes of them: each has all nodes write a set. For room only sets do. And where
-the only set is gone, of which the journal goes on.
+the only set is gone, of which the journal goes on. After a start the logs tell what was written since the last sets: a
+node that is never up for long would else take none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from dispatcher.upkeep.written import Written
 from logboom.settings import SnapshotSettings
-from logboom.types import GlobalLogIndex
+from logboom.types import GlobalLogIndex, PartitionId
 from partitions.apply.apply_counts import ApplyCounts
+from partitions.apply.worker import ApplyWorker
 from ports.clock import Clock
 from raftlog.journal.journal_base import BEGINNING
 from snapshots.store import SnapshotStore
@@ -38,15 +41,23 @@ class Due:
         store: SnapshotStore,
         counts: ApplyCounts,
         clock: Clock,
+        workers: Mapping[PartitionId, ApplyWorker],
+        recovered: Callable[[], bool],
         global_index: Callable[[], GlobalLogIndex],
-        free_bytes: Callable[[], int] | None,
-        spare_bytes: int,
+        free_bytes: Callable[[], int] | None = None,
+        spare_bytes: int = 0,
     ) -> None:
-        """See Snapshotting."""
+        """``counts``: what has been applied here since the start. ``recovered``: the logs have all from before that.
+
+        ``spare_bytes``: of the disk are left to the logs, which have ``free_bytes``, if theirs is another one than the
+        sets'.
+        """
         self._settings = settings
         self._store = store
         self._counts = counts
         self._clock = clock
+        self._workers = workers
+        self._recovered = recovered
         self._global_index = global_index
         self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
@@ -60,6 +71,28 @@ class Due:
         self._failed = 0
         """One after the other."""
         self._not_before = 0.0
+        self._written: Written | None = None
+        self._written_at: tuple[GlobalLogIndex, GlobalLogIndex] | None = None
+        """Since which cut and set it is looked at what was written."""
+        self._looked_back = False
+
+    def look_back(self) -> None:
+        """Now and then, on every node, while no set is being taken: what was written before the start."""
+        if self._looked_back or not self._recovered():
+            return
+        at = self.last_cut, self._set_at()
+        if self._written is None or self._written_at != at:
+            self._written, self._written_at = Written(self._store.sets(), self._workers), at
+        if not self._written.look():
+            return
+        found, self._written, self._looked_back = self._written, None, True
+        self._last_bytes = self._counts.bytes - found.bytes
+        self.reclaimable = self._of_last_set = self._counts.reclaimable - found.reclaimable
+        self._of_set_before = self._counts.reclaimable - found.reclaimable_before
+        newest = self._store.newest
+        if newest is not None:
+            old_s = (self._clock.wall_ms() - newest.created_ms) / 1000
+            self._last_time = min(self._last_time, self._clock.monotonic() - old_s)
 
     def cut(self, global_index: GlobalLogIndex) -> None:
         """There is one. ``complete`` or ``failed`` may follow."""

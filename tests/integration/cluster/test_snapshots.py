@@ -180,6 +180,18 @@ def test_what_is_kept_for_ever_hardly_makes_a_snapshot_due(tmp_path: Path) -> No
         wait_for(lambda: newest() > receipts[-1].global_index)
 
 
+def test_what_was_written_before_a_start_makes_one_due(tmp_path: Path) -> None:
+    """Found by reading: with all of it in the states nothing was replayed, and each start counted from nothing."""
+    settings = {"snapshot.log_bytes": 512 * KIB, "snapshot.entries": 0, "snapshot.age_ms": 0}
+    for begun in (False, True):
+        with LocalCluster(nodes=1, partitions=2, settings=settings, directory=tmp_path) as one, one.client() as boom:
+            assert not boom.snapshots()["sets"]
+            for partition in (0, 1):
+                boom.submit(partition, Put(b"k", bytes(200 * KIB)), wait="applied")
+            if begun:
+                wait_for(lambda: boom.snapshots()["sets"])
+
+
 def test_an_install_that_the_journal_is_past_is_given_up(tmp_path: Path) -> None:
     """Found by review: a node whose log had caught up while it fetched a set ended at each start after that."""
     with (
