@@ -229,6 +229,7 @@ class Node:
             store=self.sets,
             counts=self.rooms.counts,
             clock=self.clock,
+            logs=self.logs,
             workers=pipeline.workers,
             recovered=lambda: pipeline.recovery.complete,
             global_index=lambda: pipeline.parent.global_index,

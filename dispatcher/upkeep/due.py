@@ -15,6 +15,7 @@ from logboom.settings import SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.apply.apply_counts import ApplyCounts
 from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
 from ports.clock import Clock
 from raftlog.journal.journal_base import BEGINNING
 from snapshots.store import SnapshotStore
@@ -41,6 +42,7 @@ class Due:
         store: SnapshotStore,
         counts: ApplyCounts,
         clock: Clock,
+        logs: Mapping[PartitionId, PartitionLog],
         workers: Mapping[PartitionId, ApplyWorker],
         recovered: Callable[[], bool],
         global_index: Callable[[], GlobalLogIndex],
@@ -56,15 +58,18 @@ class Due:
         self._store = store
         self._counts = counts
         self._clock = clock
+        self._logs = logs
         self._workers = workers
         self._recovered = recovered
         self._global_index = global_index
         self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
+        self._destroyed_bytes = 0
+        """In logs of partitions that were destroyed since the start: whatever they are, none of that is kept."""
         self.last_cut = self._last_set = self._set_at()
-        self._last_bytes, self.reclaimable = counts.bytes, counts.reclaimable
-        """Of ``counts``, at the last cut."""
-        self._of_last_set = self._of_set_before = counts.reclaimable
+        self._last_bytes, self.reclaimable = counts.bytes, self._reclaimable()
+        """At the last cut."""
+        self._of_last_set = self._of_set_before = self.reclaimable
         """The same at the cuts of the last two sets."""
         self._last_time = self._look_at = clock.monotonic()
         self._short_of_room = False
@@ -94,10 +99,18 @@ class Due:
             old_s = (self._clock.wall_ms() - newest.created_ms) / 1000
             self._last_time = min(self._last_time, self._clock.monotonic() - old_s)
 
+    def ended(self, partition_id: PartitionId) -> None:
+        """It is destroyed, or was and that is replayed: its log goes with the first set but one."""
+        store = self._logs.get(partition_id)
+        self._destroyed_bytes += 0 if store is None else store.committed_bytes_after(0)
+
+    def _reclaimable(self) -> int:
+        return self._counts.reclaimable + self._destroyed_bytes
+
     def cut(self, global_index: GlobalLogIndex) -> None:
         """There is one. ``complete`` or ``failed`` may follow."""
         self.last_cut = global_index
-        self._last_bytes, self.reclaimable = self._counts.bytes, self._counts.reclaimable
+        self._last_bytes, self.reclaimable = self._counts.bytes, self._reclaimable()
         self._last_time = self._clock.monotonic()
 
     def complete(self, global_index: GlobalLogIndex, reclaimable: int) -> None:
@@ -133,8 +146,8 @@ class Due:
     def _is_worth_it(self) -> bool:
         """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""
         newest = self._store.newest
-        removable = self._counts.reclaimable - self.reclaimable
-        kept = self._counts.bytes - self._last_bytes - removable
+        removable = self._reclaimable() - self.reclaimable
+        kept = max(0, self._counts.bytes - self._last_bytes - removable)
         return newest is None or removable + kept // KEPT_BYTES_PER_BYTE >= newest.states_bytes
 
     def _makes_room(self, now: float) -> bool:
@@ -144,7 +157,7 @@ class Due:
         """
         newest = self._store.newest
         size = 0 if newest is None else newest.states_bytes
-        gained = self._counts.reclaimable - self._of_set_before
+        gained = self._reclaimable() - self._of_set_before
         anew = self._global_index() > self._set_at()
         if not self._spare_bytes or not anew or gained <= size or now < self._not_before:
             return False

@@ -296,6 +296,7 @@ class Snapshotting:
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is gone: a set that still lacks its state will not be, and none lacks it from now on."""
+        self._due.ended(partition_id)
         self._unopened.pop(partition_id, None)
         if self._gathering is not None and partition_id in self._gathering.missing:
             self._abandon(self._gathering, f"partition {partition_id} was destroyed")

@@ -38,6 +38,16 @@ def test_every_node_has_the_same_set(cluster: LocalCluster) -> None:
         assert [mark.snapshot_index for mark in marks] == [mark.applied_index for mark in marks]
 
 
+def test_whoever_asks_for_one_is_told_where_there_is_none_to_take(cluster: LocalCluster) -> None:
+    with cluster.client(timeout=20) as boom:
+        fill(boom)
+        assert boom.create_snapshot()["new"]
+        boom.destroy_partition(boom.create_partition())
+        assert not boom.create_snapshot()["new"]
+        boom.submit(KV, Put(b"k", b"v"), wait="applied")
+        assert boom.create_snapshot()["new"]
+
+
 def test_compacted_logs_start_again_and_say_what_is_gone(cluster: LocalCluster) -> None:
     with cluster.client(timeout=20) as boom:
         fill(boom)

@@ -117,6 +117,7 @@ class Bench:
         self.journal = SimpleNamespace(base=SimpleNamespace(index=1))
         self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append, journal=self.journal)
         self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
+        self.logs = {p: worker.log for p, worker in self.workers.items()}
         self.disk = SimDisk(random.Random(0))
         self.store = SnapshotStore(self.disk, Path("/n/snapshots")) if store is None else store
         self.offload = Later()
@@ -136,6 +137,7 @@ class Bench:
             store=self.store,
             counts=self.counts,
             clock=clock,
+            logs=self.logs,  # type: ignore[arg-type]
             workers=self.workers,  # type: ignore[arg-type]
             recovered=lambda: self.recovered,
             global_index=lambda: GlobalLogIndex(self.global_index),

@@ -95,6 +95,18 @@ def test_also_for_what_was_written_before_a_start() -> None:
     assert sets_taken(made) == 2
 
 
+def test_what_was_destroyed_is_room_that_two_sets_make() -> None:
+    """Found by reading: of a log that is kept for ever nothing counted, though all of it goes with its partition."""
+    made = bench()
+    made.logs[PartitionId(0)].batches.append((10, size(made) + 1))
+    write(made, size(made) + 1, reclaimable=False)
+    short_of_room(made)
+    assert sets_taken(made) == 0
+    made.taking.ended(PartitionId(0))
+    made.taking.ended(PartitionId(99))  # never opened here
+    assert sets_taken(made) == 2
+
+
 @pytest.mark.parametrize("reclaimable", [True, False])
 def test_not_for_less_than_they_cost(*, reclaimable: bool) -> None:
     made = bench()
