@@ -1,8 +1,9 @@
 """When a snapshot is due: by what was written since the last cut, by its age, and by what it makes room for.
 
 Cuts count for the first two, whatever comes of them: each has all nodes write a set. For room only sets do. And where
-the only set is gone, of which the journal goes on. After a start the logs tell what was written since the last sets: a
-node that is never up for long would else take none.
+the only set is gone, of which the journal goes on, or what is void has had effects that no set has.
+
+After a start the logs tell what was written since the last sets: a node that is never up for long would else take none.
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ class Due:
         workers: Mapping[PartitionId, ApplyWorker],
         recovered: Callable[[], bool],
         global_index: Callable[[], GlobalLogIndex],
+        needed_at: Callable[[], GlobalLogIndex],
         free_bytes: Callable[[], int] | None = None,
         spare_bytes: int = 0,
     ) -> None:
         """``counts``: what has been applied here since the start. ``recovered``: the logs have all from before that.
 
+        ``needed_at``: somebody may need a set that reaches there, since what is void there has had effects.
         ``spare_bytes``: of the disk are left to the logs, which have ``free_bytes``, if theirs is another one than the
         sets'.
         """
@@ -62,6 +65,7 @@ class Due:
         self._workers = workers
         self._recovered = recovered
         self._global_index = global_index
+        self._needed_at = needed_at
         self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
         self._destroyed_bytes = 0
@@ -142,6 +146,13 @@ class Due:
         """
         gone = base_index > BEGINNING.base.index and self._store.newest is None
         return gone and self._clock.monotonic() >= self._not_before
+
+    def is_needed(self) -> bool:
+        """No set here stands for what was declared void though it had effects: who lacks those goes on from one.
+
+        Whatever the settings say: whoever led then may have asked for it, and died. Leader only.
+        """
+        return self._needed_at() > self._set_at() and self._clock.monotonic() >= self._not_before
 
     def _is_worth_it(self) -> bool:
         """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""

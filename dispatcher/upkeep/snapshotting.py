@@ -132,8 +132,10 @@ class Snapshotting:
             return
         now = self._clock.monotonic()
         asked = self._asked_at is not None and now - self._asked_at < ASK_AGAIN_S
-        due = self._waiting or self._due.is_due() or self._due.is_lacking(self._raft.journal.base.index)
-        if self._gathering is not None or asked or not due:
+        if self._gathering is not None or asked:
+            return
+        due = self._due
+        if not (self._waiting or due.is_due() or due.is_lacking(self._raft.journal.base.index) or due.is_needed()):
             return
         self._asked_at = now
         self._awaiting += self._waiting

@@ -112,7 +112,7 @@ class Bench:
         **settings: int,
     ) -> None:
         """``store``: with sets that were there before the start; then the logs are not recovered yet."""
-        self.recovered, self.wall_ms = store is None, 1
+        self.recovered, self.wall_ms, self.needed_at = store is None, 1, 0
         self.now, self.global_index, self.proposed = 0.0, 0, list[dict[str, Any]]()
         self.journal = SimpleNamespace(base=SimpleNamespace(index=1))
         self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append, journal=self.journal)
@@ -141,6 +141,7 @@ class Bench:
             workers=self.workers,  # type: ignore[arg-type]
             recovered=lambda: self.recovered,
             global_index=lambda: GlobalLogIndex(self.global_index),
+            needed_at=lambda: GlobalLogIndex(self.needed_at),
             spare_bytes=spare_bytes,
         )
 
