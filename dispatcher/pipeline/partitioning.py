@@ -360,7 +360,7 @@ class Partitioning:
             await self._pipeline.offload.run(partial(self._rooms.remove, partition_id))
             log.info("partition_removed", partition=partition_id)
         destroyed = self._rooms.destroyed
-        destroyed -= {p for p in destroyed if base.is_gone(p) and p not in self._rooms.logs}
+        destroyed -= {p for p in destroyed if p not in self._rooms.logs and base.is_gone(p)}
 
     async def _written(self, store: PartitionLog) -> None:
         """Nothing will be written to it any more, nor is."""
