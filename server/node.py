@@ -19,7 +19,7 @@ from dispatcher.pipeline.viewing import view
 from dispatcher.sessions.members import hand_over
 from dispatcher.sessions.service import ClientService
 from dispatcher.upkeep.compaction import Compaction
-from dispatcher.upkeep.due import SHORT_OF_ROOM
+from dispatcher.upkeep.due import SHORT_OF_ROOM, Due
 from dispatcher.upkeep.installing import Installing
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.scrubbing import Scrubbing
@@ -224,6 +224,19 @@ class Node:
             forget=pipeline.partitioning.forget,
             fatal=self.fatal,
         )
+        due = Due(
+            settings=settings,
+            store=self.sets,
+            counts=self.rooms.counts,
+            clock=self.clock,
+            logs=self.logs,
+            workers=pipeline.workers,
+            recovered=lambda: pipeline.recovery.complete,
+            global_index=lambda: pipeline.parent.global_index,
+            needed_at=lambda: pipeline.parent.needed_at(cluster.partitions),
+            free_bytes=self.data_dir.free_bytes,
+            spare_bytes=spare_bytes,
+        )
         taking = Snapshotting(
             settings=settings,
             cluster=cluster,
@@ -235,14 +248,12 @@ class Node:
             clock=self.clock,
             offload=self._lasting(SETS),
             sleep=self.world.sleep,
-            counts=self.rooms.counts,
-            global_index=lambda: pipeline.parent.global_index,
+            due=due,
             completed=pipeline.snapshot_completed,
             kept=pipeline.snapshot_kept,
             fatal=self.fatal,
             give_up=partial(self.world.give_up, SETS),
             want=lambda: installing.keep(),  # noqa: PLW0108 - made below, of this
-            free_bytes=self.data_dir.free_bytes,
             spare_bytes=spare_bytes,
         )
         installing = Installing(

@@ -94,7 +94,7 @@ class SetMeta(msgspec.Struct, frozen=True):
     states_digest: bytes
     """BLAKE3-128 of the states file."""
     created_ms: int
-    """Wall clock of the node that wrote it, ms since the epoch: a label and no more."""
+    """Wall clock of the node that wrote it, ms since the epoch: for people, and how old it is by after a start."""
     lineage: str = ""
     """Of the history that it belongs to (docs/decisions/0030-lineage.md)."""
 

@@ -315,6 +315,7 @@ class Partitioning:
 
     def _end(self, partition_id: PartitionId) -> None:
         log.info("partition_destroyed", partition=partition_id)
+        self._rooms.destroyed.add(partition_id)
         self._pipeline.recovery.remove(partition_id)  # it may never have been open
         worker = self._pipeline.workers.get(partition_id)
         self.opening.ended(partition_id)
@@ -358,6 +359,8 @@ class Partitioning:
                 raise
             await self._pipeline.offload.run(partial(self._rooms.remove, partition_id))
             log.info("partition_removed", partition=partition_id)
+        destroyed = self._rooms.destroyed
+        destroyed -= {p for p in destroyed if p not in self._rooms.logs and base.is_gone(p)}
 
     async def _written(self, store: PartitionLog) -> None:
         """Nothing will be written to it any more, nor is."""

@@ -36,6 +36,8 @@ class Rooms(Protocol):
     machines: dict[PartitionId, Machine]
     ending: dict[PartitionId, Machine]
     """Of destroyed partitions, until they are closed."""
+    destroyed: set[PartitionId]
+    """Until the journal begins behind that: a start would open what is left of them."""
 
     def check(self, state_machine: str) -> None:
         """Raises InvalidRequest if this node cannot open such a state machine."""

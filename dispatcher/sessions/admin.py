@@ -55,8 +55,7 @@ async def act(backend: Backend, header: Mapping[str, Any], deadline: float, by: 
     if action == "snapshots":
         return {"snapshots": _snapshots(backend)}
     if action == "snapshot":
-        slow = DeadlineExceeded("the snapshot was not complete in time; it goes on", outcome="unknown")
-        return {"snapshot": _row(await _called(backend, backend.snapshots.taking.create, deadline, slow))}
+        return {"snapshot": await _taken(backend, deadline)}
     if action == "partitions":
         if header.get("linearizable"):
             await backend.read_index(deadline)
@@ -168,6 +167,13 @@ async def _called(
         timer.cancel()
         if leave is not None:
             leave()
+
+
+async def _taken(backend: Backend, deadline: float) -> dict[str, Any]:
+    slow = DeadlineExceeded("the snapshot was not complete in time; it goes on", outcome="unknown")
+    before = backend.snapshots.store.newest
+    found = await _called(backend, backend.snapshots.taking.create, deadline, slow)
+    return {**_row(found), "new": found != before}
 
 
 def _snapshots(backend: Backend) -> dict[str, Any]:

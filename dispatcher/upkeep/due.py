@@ -1,17 +1,22 @@
 """When a snapshot is due: by what was written since the last cut, by its age, and by what it makes room for.
 
 Cuts count for the first two, whatever comes of them: each has all nodes write a set. For room only sets do. And where
-the only set is gone, of which the journal goes on.
+the only set is gone, of which the journal goes on, or what is void has had effects that no set has.
+
+After a start the logs tell what was written since the last sets: a node that is never up for long would else take none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from dispatcher.upkeep.written import Written
 from logboom.settings import SnapshotSettings
-from logboom.types import GlobalLogIndex
+from logboom.types import GlobalLogIndex, PartitionId
 from partitions.apply.apply_counts import ApplyCounts
+from partitions.apply.worker import ApplyWorker
+from partitions.log.log import PartitionLog
 from ports.clock import Clock
 from raftlog.journal.journal_base import BEGINNING
 from snapshots.store import SnapshotStore
@@ -38,33 +43,78 @@ class Due:
         store: SnapshotStore,
         counts: ApplyCounts,
         clock: Clock,
+        logs: Mapping[PartitionId, PartitionLog],
+        workers: Mapping[PartitionId, ApplyWorker],
+        recovered: Callable[[], bool],
         global_index: Callable[[], GlobalLogIndex],
-        free_bytes: Callable[[], int] | None,
-        spare_bytes: int,
+        needed_at: Callable[[], GlobalLogIndex],
+        free_bytes: Callable[[], int] | None = None,
+        spare_bytes: int = 0,
     ) -> None:
-        """See Snapshotting."""
+        """``counts``: what has been applied here since the start. ``recovered``: the logs have all from before that.
+
+        ``needed_at``: somebody may need a set that reaches there, since what is void there has had effects.
+        ``spare_bytes``: of the disk are left to the logs, which have ``free_bytes``, if theirs is another one than the
+        sets'.
+        """
         self._settings = settings
         self._store = store
         self._counts = counts
         self._clock = clock
+        self._logs = logs
+        self._workers = workers
+        self._recovered = recovered
         self._global_index = global_index
+        self._needed_at = needed_at
         self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
+        self._destroyed_bytes = 0
+        """In logs of partitions that were destroyed since the start: whatever they are, none of that is kept."""
         self.last_cut = self._last_set = self._set_at()
-        self._last_bytes, self.reclaimable = counts.bytes, counts.reclaimable
-        """Of ``counts``, at the last cut."""
-        self._of_last_set = self._of_set_before = counts.reclaimable
+        self._last_bytes, self.reclaimable = counts.bytes, self._reclaimable()
+        """At the last cut."""
+        self._of_last_set = self._of_set_before = self.reclaimable
         """The same at the cuts of the last two sets."""
         self._last_time = self._look_at = clock.monotonic()
         self._short_of_room = False
         self._failed = 0
         """One after the other."""
         self._not_before = 0.0
+        self._written: Written | None = None
+        self._written_at: tuple[GlobalLogIndex, GlobalLogIndex] | None = None
+        """Since which cut and set it is looked at what was written."""
+        self._looked_back = False
+
+    def look_back(self) -> None:
+        """Now and then, on every node, while no set is being taken: what was written before the start."""
+        if self._looked_back or not self._recovered():
+            return
+        at = self.last_cut, self._set_at()
+        if self._written is None or self._written_at != at:
+            self._written, self._written_at = Written(self._store.sets(), self._workers), at
+        if not self._written.look():
+            return
+        found, self._written, self._looked_back = self._written, None, True
+        self._last_bytes = self._counts.bytes - found.bytes
+        self.reclaimable = self._of_last_set = self._counts.reclaimable - found.reclaimable
+        self._of_set_before = self._counts.reclaimable - found.reclaimable_before
+        newest = self._store.newest
+        if newest is not None:
+            old_s = (self._clock.wall_ms() - newest.created_ms) / 1000
+            self._last_time = min(self._last_time, self._clock.monotonic() - old_s)
+
+    def ended(self, partition_id: PartitionId) -> None:
+        """It is destroyed, or was and that is replayed: its log goes with the first set but one."""
+        store = self._logs.get(partition_id)
+        self._destroyed_bytes += 0 if store is None else store.committed_bytes_after(0)
+
+    def _reclaimable(self) -> int:
+        return self._counts.reclaimable + self._destroyed_bytes
 
     def cut(self, global_index: GlobalLogIndex) -> None:
         """There is one. ``complete`` or ``failed`` may follow."""
         self.last_cut = global_index
-        self._last_bytes, self.reclaimable = self._counts.bytes, self._counts.reclaimable
+        self._last_bytes, self.reclaimable = self._counts.bytes, self._reclaimable()
         self._last_time = self._clock.monotonic()
 
     def complete(self, global_index: GlobalLogIndex, reclaimable: int) -> None:
@@ -97,11 +147,18 @@ class Due:
         gone = base_index > BEGINNING.base.index and self._store.newest is None
         return gone and self._clock.monotonic() >= self._not_before
 
+    def is_needed(self) -> bool:
+        """No set here stands for what was declared void though it had effects: who lacks those goes on from one.
+
+        Whatever the settings say: whoever led then may have asked for it, and died. Leader only.
+        """
+        return self._needed_at() > self._set_at() and self._clock.monotonic() >= self._not_before
+
     def _is_worth_it(self) -> bool:
         """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""
         newest = self._store.newest
-        removable = self._counts.reclaimable - self.reclaimable
-        kept = self._counts.bytes - self._last_bytes - removable
+        removable = self._reclaimable() - self.reclaimable
+        kept = max(0, self._counts.bytes - self._last_bytes - removable)
         return newest is None or removable + kept // KEPT_BYTES_PER_BYTE >= newest.states_bytes
 
     def _makes_room(self, now: float) -> bool:
@@ -111,7 +168,7 @@ class Due:
         """
         newest = self._store.newest
         size = 0 if newest is None else newest.states_bytes
-        gained = self._counts.reclaimable - self._of_set_before
+        gained = self._reclaimable() - self._of_set_before
         anew = self._global_index() > self._set_at()
         if not self._spare_bytes or not anew or gained <= size or now < self._not_before:
             return False

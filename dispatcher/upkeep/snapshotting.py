@@ -20,7 +20,6 @@ from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
 from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
-from partitions.apply.apply_counts import ApplyCounts
 from partitions.apply.worker import ApplyWorker
 from ports.clock import Clock
 from ports.counts import MINUTES, Buckets
@@ -67,22 +66,19 @@ class Snapshotting:
         clock: Clock,
         offload: Offload,
         sleep: Callable[[float], None],
-        counts: ApplyCounts,
-        global_index: Callable[[], GlobalLogIndex],
+        due: Due,
         completed: Callable[[SetMeta], None],
         kept: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
         give_up: Callable[[], None] = lambda: None,
         want: Callable[[], None] = lambda: None,
-        free_bytes: Callable[[], int] | None = None,
         spare_bytes: int = 0,
     ) -> None:
         """``offload`` takes jobs that last, in which ``sleep`` waits.
 
         ``completed`` hears of every set of this node's own, ``kept`` of those that others have taken; on the loop.
 
-        ``counts``: what has been applied here since the start. ``spare_bytes``: of the disk are left to the logs,
-        which have ``free_bytes``, if theirs is another one than the sets'.
+        ``spare_bytes``: of the disk are left to the logs.
         ``give_up``: ``offload`` waits no longer for the job that it has; raises OSError if it has to. ``want`` asks for
         another node's set, of which ``fetched`` is to be told.
         """
@@ -111,15 +107,7 @@ class Snapshotting:
         """For a cut that is still to be asked for."""
         self._awaiting: list[Done] = []
         """For the one that is asked for, or under way."""
-        self._due = Due(
-            settings=settings,
-            store=store,
-            counts=counts,
-            clock=clock,
-            global_index=global_index,
-            free_bytes=free_bytes,
-            spare_bytes=spare_bytes,
-        )
+        self._due = due
         self._in_vain = GlobalLogIndex(0)
         """Of the last cut that came to nothing here for the sake of a machine: what others have taken of it is good."""
         self._unopened: dict[PartitionId, float] = {}
@@ -137,13 +125,17 @@ class Snapshotting:
         self._look_at_dumps()
         self._look_at_states()
         self._look_for_others()
+        if self._gathering is None:
+            self._due.look_back()
         if not self._raft.admits:
             self._fail(NotLeader("this node no longer leads", leader=None))
             return
         now = self._clock.monotonic()
         asked = self._asked_at is not None and now - self._asked_at < ASK_AGAIN_S
-        due = self._waiting or self._due.is_due() or self._due.is_lacking(self._raft.journal.base.index)
-        if self._gathering is not None or asked or not due:
+        if self._gathering is not None or asked:
+            return
+        due = self._due
+        if not (self._waiting or due.is_due() or due.is_lacking(self._raft.journal.base.index) or due.is_needed()):
             return
         self._asked_at = now
         self._awaiting += self._waiting
@@ -306,6 +298,7 @@ class Snapshotting:
 
     def ended(self, partition_id: PartitionId) -> None:
         """The partition is gone: a set that still lacks its state will not be, and none lacks it from now on."""
+        self._due.ended(partition_id)
         self._unopened.pop(partition_id, None)
         if self._gathering is not None and partition_id in self._gathering.missing:
             self._abandon(self._gathering, f"partition {partition_id} was destroyed")

@@ -24,10 +24,18 @@ def snapshot() -> None:
 @output_option
 @cluster_options
 def create(target: Target, output: str) -> None:
-    """Every node takes one now, of everything committed so far; ends when the leader's is complete."""
+    """Every node takes one now, of everything committed so far; ends when the leader's is complete.
+
+    Where nothing was written since the last one there is none to take: that one is shown.
+    """
     with target.connect() as client, in_doubt("one may have been begun, and goes on: `logboom snapshot list` says"):
         found = client.create_snapshot()
     print_one(_row(found), output)
+    if not found.get("new", True):
+        talk(
+            "logboom: nothing was written since this one, so no other was taken: it knows nothing of partitions that "
+            "were created, destroyed or set since, and makes no room; write to any partition, then take one again"
+        )
 
 
 @snapshot.command("list", epilog="Example:  logboom snapshot list --node n2")

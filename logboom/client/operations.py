@@ -258,7 +258,8 @@ class Operations:
     async def create_snapshot(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Have every node take a snapshot of everything committed so far; returns when the leader's is complete.
 
-        ``global_index``, ``raft_index``, ``bytes`` and ``created_ms`` of the set.
+        ``global_index``, ``raft_index``, ``bytes`` and ``created_ms`` of the set; ``new`` is False where nothing was
+        written since the last one: it is that, and knows of no partition that was created or destroyed since.
         """
         made = await self._reader.admin_at_leader({"action": "snapshot"}, deadline=self._deadline(timeout))
         return dict(made["snapshot"])

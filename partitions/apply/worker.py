@@ -77,7 +77,7 @@ class ApplyWorker:
         self._fatal = fatal
         self.counts = ApplyCounts() if counts is None else counts
         self._slow = SlowGroups() if slow is None else slow
-        self._reclaimable = reclaimable
+        self.reclaimable = reclaimable
         self._ages = Ages()
         self._checkpoints = Checkpoints(
             machine=machine,
@@ -388,7 +388,7 @@ class ApplyWorker:
             nbytes = sum(batch.nbytes for batch in batches)
             self._checkpoints.since += nbytes
             took = self._clock.monotonic() - self._started
-            self.counts.applied(batches, nbytes, took, reclaimable=self._reclaimable)
+            self.counts.applied(batches, nbytes, took, reclaimable=self.reclaimable)
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
             if self._before is not None and self._before[1] <= self.applied_index:

@@ -11,7 +11,7 @@ partition u32, first index, last index u64, digest 16, global index u64, Raft in
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -105,6 +105,12 @@ class Voids:
         last_words = {(each.last_index, each.digest): each for each in self.of(partition_id)}
         found = [each for each in last_words.values() if each.applied and each.last_index <= through]
         return max(found, key=lambda each: each.last_index, default=None)
+
+    def needed_at(self, lives: Callable[[PartitionId], bool]) -> GlobalLogIndex:
+        """Up to here a set has to reach that stands for all of those, in partitions that live; 0: for none."""
+        last_words = {(each.partition_id, each.last_index, each.digest): each for each in self.kept}
+        found = [v.global_index for v in last_words.values() if v.applied and lives(v.partition_id)]
+        return max(found, default=GlobalLogIndex(0))
 
     def after(self, void: Void) -> Voids:
         """With one more; unchanged if it says nothing new."""

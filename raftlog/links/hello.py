@@ -51,7 +51,9 @@ def check_remembers(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> 
     if None not in (theirs, mine.remembers) and theirs != list(mine.remembers or ()):
         raise WrongNode(
             f"{peer} remembers other numbers of producers, their ranges and receipts: {shown(theirs)}, and this node "
-            f"{list(mine.remembers or ())}; apply.producers_max, producer_ranges_max and producer_receipts must agree"
+            f"{list(mine.remembers or ())}; apply.producers_max, producer_ranges_max and producer_receipts must agree. "
+            "Set them right where they differ from most; a node that does not start with that was begun with others: "
+            "`logboom members remove` takes it out, and its machine is added with another id and an empty directory"
         )
 
 

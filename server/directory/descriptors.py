@@ -1,12 +1,13 @@
 """For how many partitions a process has file descriptors, with what those that are there will want yet.
 
 A log opens its segment with its first batch, long after it was created, and nobody can refuse that any more: a node
-without a descriptor for it ends, and so it does at its next start, where all are opened at once.
+without a descriptor for it ends, and so it does at its next start, where all are opened at once. That start opens the
+states of those, too, that were destroyed since the journal's beginning: it knows no better before it has replayed that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from logboom.types import PartitionId
@@ -15,6 +16,8 @@ from server.world.world import World
 
 FILES_EACH: Final = 4
 """Of a partition, open for as long as it lives: of `kv` a state, which is three, and a segment; of `log` it is less."""
+FILES_OF_STATE: Final = 3
+"""Of those."""
 FILES_SPARE: Final = 64
 """For snapshots, links, whatever is open for a moment."""
 FILES_KEPT: Final = 24
@@ -22,11 +25,13 @@ FILES_KEPT: Final = 24
 
 
 class Descriptors:
-    """One node's. ``logs`` is its caller's."""
+    """One node's."""
 
-    def __init__(self, world: World, logs: Mapping[PartitionId, PartitionLog]) -> None:
+    def __init__(self, world: World, logs: Mapping[PartitionId, PartitionLog], stateless: Callable[[], int]) -> None:
+        """``logs`` is its caller's; of so many ``stateless`` ones a start would open states, too. Any thread."""
         self._world = world
         self._logs = logs
+        self._stateless = stateless
 
     def lacking(self, more: int) -> str | None:
         """Why so many more partitions cannot be created; None: they can."""
@@ -39,7 +44,7 @@ class Descriptors:
     def room(self) -> int | None:
         """For so many more there are enough; None: any number."""
         left = self._world.files_left()
-        return None if left is None else max(0, left - FILES_SPARE - self._unopened()) // FILES_EACH
+        return None if left is None else max(0, left - FILES_SPARE - self._unopened() - self._closed()) // FILES_EACH
 
     def to_spare(self) -> bool:
         """One that is open for readers may stay so. Any thread."""
@@ -47,12 +52,21 @@ class Descriptors:
 
     def _lacking(self, wanted: int) -> str | None:
         # Where all logs could still open theirs nobody counts those that will: there may be thousands.
-        if self._world.no_files_left(wanted + len(self._logs)) is None:
+        closed = self._closed()
+        if self._world.no_files_left(wanted + len(self._logs) + closed) is None:
             return None
         unopened = self._unopened()
-        why = self._world.no_files_left(wanted + unopened)
-        return f"{why}; {unopened} more are for partitions that nobody has written to" if why and unopened else why
+        why = self._world.no_files_left(wanted + unopened + closed)
+        if why and unopened:
+            why += f"; {unopened} more are for partitions that nobody has written to"
+        if why and closed:
+            why += f"; {closed} more are for partitions that were destroyed: two snapshots give them back"
+        return why
 
     def _unopened(self) -> int:
         """Segments that logs have not opened yet."""
         return sum(not each.open_segment.ordinal for each in list(self._logs.values()))
+
+    def _closed(self) -> int:
+        """Of states that nobody needs but a start."""
+        return FILES_OF_STATE * self._stateless()

@@ -80,13 +80,14 @@ class PartitionRooms:
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
         self.ending: dict[PartitionId, Machine] = {}
+        self.destroyed: set[PartitionId] = set()
         self.counts = ApplyCounts()
         self._slow = SlowGroups()
         self._apply: dict[PartitionId, ApplySettings] = {}
         self._fresh_logs: dict[PartitionId, PartitionLog] = {}
         self._fresh: dict[PartitionId, Opened] = {}
         """Opened off the loop."""
-        self._descriptors = Descriptors(world, self.logs)
+        self._descriptors = Descriptors(world, self.logs, self._stateless)
         self._shelf = Shelf(settings.log.open_files_node_max, may_keep=self._descriptors.to_spare)
 
     # -- at a start
@@ -331,6 +332,11 @@ class PartitionRooms:
             store.close()
 
     # -- parts
+
+    def _stateless(self) -> int:
+        """Partitions whose states have given back their files, and which a start would open with all of them."""
+        gone = [p for p in self.destroyed.copy() if p in self.logs and p not in self.ending]
+        return sum(p not in self._kinds or self._kinds[p].state_machine != "log" for p in gone)
 
     def _open_log(self, partition_id: PartitionId, kind: Kind, settings: LogSettings, base: LogBase) -> PartitionLog:
         if kind.state_machine != "log" or not self._settings.snapshot.retain_log_ms:

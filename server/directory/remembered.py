@@ -41,8 +41,9 @@ def check_remembered(disk: Disk, directory: Path, settings: ApplySettings, *, us
         name = next(name for name in NAMES if before[name] != now[name])
         raise ConfigError(
             f"apply.{name}: {now[name]}, and {directory} was begun with {before[name]}: what is sent again would take "
-            "effect on some nodes and not on others. Set it back. It can be changed by a restore, which all nodes "
-            "begin anew from",
+            "effect on some nodes and not on others. Set it back. Where the others refuse this node for that "
+            "(`peer_refused`), it never had what they have: `logboom members remove` takes it out, and its machine is "
+            "added with another id and an empty directory. A restore changes it for all: they begin anew from that",
             path=f"apply.{name}",
         )
     disk.replace_file(path, sealed(dict(now)))

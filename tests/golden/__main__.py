@@ -1,7 +1,8 @@
-"""Makes golden directories: ``scripts/golden NAME [--from COMMIT]``.
+"""Makes golden directories: ``scripts/golden NAME [--from COMMIT] [--backups]``.
 
 The nodes of that commit write them (of this checkout, if none is said): NAME, and NAME-restored, which is another
-history of the same cluster, if that release knows of such. What there is under these names is replaced.
+history of the same cluster, if that release knows of such; of nodes, or of backups. What there is under these names
+is replaced.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from pathlib import Path
 from chaos.upgrade import ROOT, Broken, unpack
 from tests.golden.keeping import HERE, Golden
 
-MADE = {"cluster": "", "restored": "-restored"}
+MADE = {"cluster": "", "first": "", "restored": "-restored"}
+PROGRAMS = {False: "writing.py", True: "writing_backups.py"}
 
 
-def write(source: Path, directory: Path) -> None:
+def write(source: Path, directory: Path, program: str) -> None:
     """Have the code in ``source`` write."""
-    environment = os.environ | {"PYTHONPATH": str(source)}
-    done = subprocess.run(
-        [sys.executable, "-P", HERE / "writing.py", directory], cwd=source, env=environment, check=False
-    )
+    environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{HERE}"}
+    done = subprocess.run([sys.executable, "-P", HERE / program, directory], cwd=source, env=environment, check=False)
     if done.returncode:
         raise Broken(f"{source} could not write: what its nodes said is in {directory}/*/n*/node.log")
 
@@ -37,13 +37,13 @@ def described(ref: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def make(name: str, ref: str | None, work: Path) -> list[Golden]:
+def make(name: str, ref: str | None, work: Path, program: str) -> list[Golden]:
     """Raises Broken."""
     source = ROOT
     if ref is not None:
         source = work / "source"
         unpack(ref, source)
-    write(source, work)
+    write(source, work, program)
     made = []
     for folder, suffix in MADE.items():
         page = work / folder / "golden.json"
@@ -59,10 +59,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/golden", description=__doc__.split("\n", 2)[2])
     parser.add_argument("name", help="of the release, or of what it is the last, or first, of")
     parser.add_argument("--from", dest="ref", metavar="COMMIT", help="whose nodes write; else those of this checkout")
+    parser.add_argument(
+        "--backups", action="store_true", help="directories of `logboom backup` in place of nodes' data"
+    )
     arguments = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="logboom-golden-"))
     try:
-        made = make(arguments.name, arguments.ref, work)
+        made = make(arguments.name, arguments.ref, work, PROGRAMS[arguments.backups])
     except Broken as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Golden directories as they are kept: ``<name>.tar.xz`` with all nodes' data, ``<name>.json`` with what is in it."""
+"""Golden directories as they are kept: ``<name>.tar.xz``, all nodes' data or a backup; ``<name>.json``, about it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ NUMBERED: Final = {
     ".idx": "index",
     ".set": "set",
     ".states": "states",
+    ".batches": "batches",
+    ".nothing": "nothing",
+    ".void": "void",
     "base": "journal base",
     "newest": "newest",
     "places": "places",
@@ -50,7 +53,7 @@ class Golden(NamedTuple):
         return found
 
     def unpack(self, target: Path) -> None:
-        """``<target>/<node>/data``, as ``LocalCluster`` has them."""
+        """``<target>/<node>/data``, as ``LocalCluster`` has them; or ``<target>/backup``."""
         with tarfile.open(self.archive, "r:xz") as archive:
             for entry in archive:
                 path, file = target / entry.name, archive.extractfile(entry)
@@ -59,7 +62,7 @@ class Golden(NamedTuple):
                 path.write_bytes(file.read())
 
     def keep(self, cluster: Path, about: dict[str, Any]) -> None:
-        """Of a stopped cluster's directory. The same files are the same archive."""
+        """Of a stopped cluster's directory, or what a backup is in. The same files are the same archive."""
         plain = io.BytesIO()
         with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for path in data_files(cluster):
@@ -77,8 +80,8 @@ def all_kept() -> list[Golden]:
 
 
 def data_files(cluster: Path) -> Iterator[Path]:
-    for path in sorted(cluster.glob("n*/data/**/*")):
-        if path.is_file():
+    for path in sorted([*cluster.glob("n*/data/**/*"), *cluster.glob("backup/**/*")]):
+        if path.is_file() and path.name != "lock":
             yield path
 
 
@@ -89,6 +92,8 @@ def formats(cluster: Path) -> dict[str, list[int]]:
         raw = path.read_bytes()
         if path.name == "manifest.json":
             found["manifest"].add(json.loads(raw)["format"])
+        if path.name == "backup.json":
+            found["backup"].add(json.loads(raw)["format"])
         kind = NUMBERED.get(path.suffix) or NUMBERED.get(path.name)
         if kind is not None:
             found[kind] |= set(struct.unpack_from("<H", raw, 6))

@@ -17,13 +17,15 @@ from partitions.log import places
 from raftlog.entries import parent_state
 from raftlog.journal import journal_codec
 from server.directory import manifest
+from server.offline import backup_dir, batches
 from snapshots import meta
-from tests.golden import writing
+from tests.golden import writing, writing_backups
 from tests.golden.keeping import HERE, Golden, all_kept, data_files, formats
 
 ALL = all_kept()
-KEPT = [golden for golden in ALL if not golden.about().get("refused")]
-REFUSED = [golden for golden in ALL if golden not in KEPT]
+BACKUPS = [golden for golden in ALL if golden.about().get("backup")]
+REFUSED = [golden for golden in ALL if golden.about().get("refused")]
+KEPT = [golden for golden in ALL if golden not in BACKUPS + REFUSED]
 TOTAL_BYTES_MAX = 500 * 1024
 """Of all that is kept: the repository stays small."""
 
@@ -35,7 +37,7 @@ def name(golden: Golden) -> str:
 def test_every_format_that_can_be_read_is_kept() -> None:
     """Whoever raises a number finds that ``scripts/golden`` has to be run, for that which is written now."""
     kept: dict[str, set[int]] = {}
-    for golden in KEPT:
+    for golden in KEPT + BACKUPS:
         for kind, numbers in golden.about()["formats"].items():
             kept.setdefault(kind, set()).update(numbers)
     assert kept["manifest"] == set(range(manifest.BEFORE_VOIDS, manifest.FORMAT_VERSION + 1))
@@ -43,6 +45,8 @@ def test_every_format_that_can_be_read_is_kept() -> None:
     assert kept["places"] == set(range(places.WITHOUT_VOIDS, places.VERSION + 1))
     assert kept["set"] == set(range(meta.FIRST_LINEAGE, meta.VERSION + 1))
     assert kept["journal"] == {journal_codec.VERSION}
+    assert kept["backup"] == set(range(backup_dir.FIRST_LINEAGE, backup_dir.FORMAT + 1))
+    assert kept["batches"] == kept["nothing"] == kept["void"] == {batches.VERSION}
     assert kept["batch flags"] == {0, 1, 2, 4}, "of one producer, of a dense one, wide, mixed"
 
 
@@ -97,6 +101,30 @@ def test_it_is_sound_and_served_and_gone_on_with(golden: Golden, tmp_path: Path)
         assert writing.told(cluster, boom) == found
         boom.create_snapshot()  # in what is written now
     verified(cluster)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("golden", BACKUPS, ids=name)
+def test_a_backup_is_sound_and_restored_and_gone_on_with(golden: Golden, tmp_path: Path) -> None:
+    said = golden.about()
+    golden.unpack(tmp_path)
+    backup = tmp_path / "backup"
+    assert formats(tmp_path) == said["formats"]
+    assert CliRunner().invoke(cli, ["verify", str(backup)]).exit_code == 0
+    before = {path: path.read_bytes() for path in data_files(tmp_path)}
+    cluster = LocalCluster(
+        nodes=1, partitions=writing_backups.PARTITIONS, directory=tmp_path / "cluster", settings=said["settings"]
+    )
+    writing_backups.begin(cluster, backup)
+    assert {path: path.read_bytes() for path in data_files(tmp_path)} == before
+    again = tmp_path / "again"
+    with cluster, cluster.client(timeout=writing.PATIENCE_S) as boom:
+        found = writing_backups.told(boom)
+        assert {key: said[key] for key in found} == found
+        writing_backups.write(boom, b"more")
+        writing.command_line("backup", again, "--endpoints", cluster.endpoints)
+    verified(cluster)
+    assert CliRunner().invoke(cli, ["verify", str(again)]).exit_code == 0
 
 
 @pytest.mark.process

@@ -207,6 +207,50 @@ def test_whatever_may_be_created_may_be_written_to(machine: str, limit: int, tmp
         cluster.stop()
 
 
+def test_what_was_created_and_destroyed_leaves_files_enough_to_start_with(tmp_path: Path) -> None:
+    """Found by reading: a start opens again what was destroyed lately. No node started any more."""
+    limit = 320
+    cluster = LocalCluster(partitions=1, directory=tmp_path)
+    try:
+        start_limited(cluster, limit)
+        with cluster.client(timeout=20) as client:
+            client.transfer("n1")
+            why = refusal_of_turnover(client, most=limit)
+            assert "destroyed: two snapshots give them back" in why or "no room for another partition on" in why
+            assert all(cluster.alive(node) for node in cluster.nodes)
+        for node in cluster.nodes:
+            cluster.kill(node)
+        start_limited(cluster, limit)
+        with cluster.client(timeout=20) as client:
+            client.submit(0, Put(b"k", b"v"), wait="applied")
+            assert all(cluster.alive(node) for node in cluster.nodes)
+            wait_for(lambda: created_behind_a_snapshot(client))  # a node that is busy with one passes over the next
+    finally:
+        cluster.stop()
+
+
+def refusal_of_turnover(client: SyncClient, *, most: int) -> str:
+    """Partitions are created, written to and destroyed until none is created any more: why."""
+    for _ in range(most):
+        try:
+            partition = client.create_partition()
+        except InvalidRequest as error:
+            return str(error)
+        client.submit(partition, Put(b"k", b"v"), wait="applied")
+        client.destroy_partition(partition)
+    pytest.fail(f"{most} partitions came and went, and none was refused")
+
+
+def created_behind_a_snapshot(client: SyncClient) -> bool:
+    client.submit(0, Put(b"k", b"v"), wait="applied")
+    client.create_snapshot()
+    try:
+        client.create_partition()
+    except InvalidRequest:
+        return False
+    return True
+
+
 def start_limited(cluster: LocalCluster, limit: int) -> None:
     """The first node has fewest."""
     for more, node in enumerate(cluster.nodes):

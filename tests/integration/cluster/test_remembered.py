@@ -10,6 +10,7 @@ import pytest
 from logboom import Add, SyncClient
 from logboom.errors import DeadlineExceeded, LogboomError, QuotaExceeded
 from logboom.testing import LocalCluster
+from server.directory.remembered import REMEMBERED
 from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
@@ -76,6 +77,37 @@ def test_a_limit_that_is_changed_under_data_that_is_there_is_refused(tmp_path: P
         cluster.start_node(away)
         scattered(client, 6, 1)
         wait_for(lambda: holds(client, away, 4))
+
+
+def test_one_that_had_other_limits_before_they_were_compared_is_told_what_helps(tmp_path: Path) -> None:
+    """Found by reading: set right it was told to set them back, and set back that they must agree."""
+    helps = "`logboom members remove`", "another id and an empty directory"
+    with (
+        LocalCluster(partitions=1, directory=tmp_path, settings={"apply.producer_ranges_max": 100}) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        scattered(client, 0, 6)
+        odd = next(node for node in cluster.nodes if node != cluster.leader())
+        cluster.kill(odd)
+        (cluster.data_dirs[odd] / REMEMBERED).unlink()  # a release before this one wrote none
+        remembers(cluster, odd, 3)
+        cluster.start_node(odd)
+        wait_for(lambda: said(cluster, odd, "remembers other numbers of producers", *helps))
+        cluster.kill(odd)
+        remembers(cluster, odd, 100)
+        cluster.start_node(odd)
+        assert cluster.wait_ended(odd) == 2
+        assert said(cluster, odd, "apply.producer_ranges_max: 100, and ", *helps)
+        client.remove_member(odd)
+        cluster.forget(odd)
+        added = cluster.add_node()
+        cluster.take_in(added, client)
+        wait_for(lambda: holds(client, added))
+
+
+def said(cluster: LocalCluster, node: str, *words: str) -> bool:
+    """In one line of its log."""
+    return any(all(word in line for word in words) for line in cluster.log(node).read_text().splitlines())
 
 
 def holds(client: SyncClient, node: str, count: int = 6) -> bool:

@@ -38,6 +38,16 @@ def test_every_node_has_the_same_set(cluster: LocalCluster) -> None:
         assert [mark.snapshot_index for mark in marks] == [mark.applied_index for mark in marks]
 
 
+def test_whoever_asks_for_one_is_told_where_there_is_none_to_take(cluster: LocalCluster) -> None:
+    with cluster.client(timeout=20) as boom:
+        fill(boom)
+        assert boom.create_snapshot()["new"]
+        boom.destroy_partition(boom.create_partition())
+        assert not boom.create_snapshot()["new"]
+        boom.submit(KV, Put(b"k", b"v"), wait="applied")
+        assert boom.create_snapshot()["new"]
+
+
 def test_compacted_logs_start_again_and_say_what_is_gone(cluster: LocalCluster) -> None:
     with cluster.client(timeout=20) as boom:
         fill(boom)
@@ -178,6 +188,18 @@ def test_what_is_kept_for_ever_hardly_makes_a_snapshot_due(tmp_path: Path) -> No
         for number in range(16):
             boom.submit(0, Put(b"%d" % number, bytes(64 * KIB)))
         wait_for(lambda: newest() > receipts[-1].global_index)
+
+
+def test_what_was_written_before_a_start_makes_one_due(tmp_path: Path) -> None:
+    """Found by reading: with all of it in the states nothing was replayed, and each start counted from nothing."""
+    settings = {"snapshot.log_bytes": 512 * KIB, "snapshot.entries": 0, "snapshot.age_ms": 0}
+    for begun in (False, True):
+        with LocalCluster(nodes=1, partitions=2, settings=settings, directory=tmp_path) as one, one.client() as boom:
+            assert not boom.snapshots()["sets"]
+            for partition in (0, 1):
+                boom.submit(partition, Put(b"k", bytes(200 * KIB)), wait="applied")
+            if begun:
+                wait_for(lambda: boom.snapshots()["sets"])
 
 
 def test_an_install_that_the_journal_is_past_is_given_up(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from chaos.sim.disk import SimDisk
+from dispatcher.upkeep.due import Due
 from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
@@ -21,10 +22,22 @@ from tests.unit.snapshots.states_world import Dump, entries
 NEVER = {"log_bytes": 0, "entries": 0, "age_ms": 0}
 
 
+class Log:
+    """What is committed in it."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int]] = []
+        """Last index and size."""
+
+    def committed_bytes_after(self, index: int) -> int:
+        return sum(nbytes for last_index, nbytes in self.batches if last_index > index)
+
+
 class Worker:
     """Captures when it is hurried, or has come to where the cut is."""
 
     def __init__(self, applied: int) -> None:
+        self.log, self.reclaimable = Log(), True
         self.applied_index = applied
         self.asked: tuple[int, Callable[[Any], None]] | None = None
         self.hurries = 0
@@ -89,13 +102,24 @@ class Later:
 class Bench:
     """One node's snapshotting, with everything else made of paper."""
 
-    def __init__(self, *, partitions: int = 2, behind: int = 0, spare_bytes: int = 0, **settings: int) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: int = 2,
+        behind: int = 0,
+        spare_bytes: int = 0,
+        store: SnapshotStore | None = None,
+        **settings: int,
+    ) -> None:
+        """``store``: with sets that were there before the start; then the logs are not recovered yet."""
+        self.recovered, self.wall_ms, self.needed_at = store is None, 1, 0
         self.now, self.global_index, self.proposed = 0.0, 0, list[dict[str, Any]]()
         self.journal = SimpleNamespace(base=SimpleNamespace(index=1))
         self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append, journal=self.journal)
         self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
+        self.logs = {p: worker.log for p, worker in self.workers.items()}
         self.disk = SimDisk(random.Random(0))
-        self.store = SnapshotStore(self.disk, Path("/n/snapshots"))
+        self.store = SnapshotStore(self.disk, Path("/n/snapshots")) if store is None else store
         self.offload = Later()
         self.lineage = ""
         self.slept, self.given_up, self.wanted = list[float](), list[int](), list[float]()
@@ -103,21 +127,36 @@ class Bench:
         self.completed, self.kept = list[SetMeta](), list[SetMeta]()
         self.compactions, self.fatal = list[int](), list[BaseException]()
 
+        clock: Any = SimpleNamespace(monotonic=lambda: self.now, wall_ms=lambda: self.wall_ms)
+
         async def close() -> None: ...
 
+        self.settings = SnapshotSettings(**{**NEVER, **settings})
+        self.due = Due(
+            settings=self.settings,
+            store=self.store,
+            counts=self.counts,
+            clock=clock,
+            logs=self.logs,  # type: ignore[arg-type]
+            workers=self.workers,  # type: ignore[arg-type]
+            recovered=lambda: self.recovered,
+            global_index=lambda: GlobalLogIndex(self.global_index),
+            needed_at=lambda: GlobalLogIndex(self.needed_at),
+            spare_bytes=spare_bytes,
+        )
+
         self.taking = Snapshotting(
-            settings=SnapshotSettings(**{**NEVER, **settings}),
+            settings=self.settings,
             cluster=ClusterSettings(id="c", partitions=partitions),
             lineage=lambda: self.lineage,
             store=self.store,
             compaction=SimpleNamespace(start=lambda: self.compactions.append(1), close=close),  # type: ignore[arg-type]
             workers=self.workers,  # type: ignore[arg-type]
             raft=self.raft,
-            clock=SimpleNamespace(monotonic=lambda: self.now, wall_ms=lambda: 1),  # type: ignore[arg-type]
+            clock=clock,
             offload=self.offload,  # type: ignore[arg-type]
             sleep=self.slept.append,
-            counts=self.counts,
-            global_index=lambda: GlobalLogIndex(self.global_index),
+            due=self.due,
             completed=self.completed.append,
             kept=self.kept.append,
             fatal=self.fatal.append,
@@ -125,6 +164,17 @@ class Bench:
             want=lambda: self.wanted.append(self.now),
             spare_bytes=spare_bytes,
         )
+
+        if store is None:
+            self.due.look_back()
+
+    def found(self, nbytes: int, *, reclaimable: bool = True) -> None:
+        """A batch in the log of the first partition, which an earlier process has applied."""
+        worker = self.workers[PartitionId(0)]
+        worker.applied_index += 1
+        worker.reclaimable = reclaimable
+        worker.log.batches.append((worker.applied_index, nbytes))
+        self.global_index += 1
 
     def applied(self, nbytes: int, *, reclaimable: bool = True) -> None:
         self.counts.bytes += nbytes

@@ -38,6 +38,7 @@ class Stage:
             logs={},
             machines={},
             ending={},
+            destroyed=set(),
             check=lambda _: None,
             check_room=lambda _: None,
             room=lambda: None,

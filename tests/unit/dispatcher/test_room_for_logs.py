@@ -80,6 +80,33 @@ def test_also_where_there_is_no_set_yet() -> None:
     assert made.proposed == [CUT]
 
 
+def test_also_for_what_was_written_before_a_start() -> None:
+    """Found by reading: on a disk that was full at the start nothing was admitted, so nothing was ever due."""
+    before = bench()
+    made = Bench(log_bytes=2 * GIB, spare_bytes=SPARE, store=before.store)
+    made.disk = before.disk
+    made.global_index = 15
+    made.found(size(made) + 1)
+    made.recovered = True
+    made.taking.tick()
+    assert made.proposed == [], "there is room"
+    made.workers[PartitionId(0)].applied_index = 10  # where the bench cuts
+    short_of_room(made)
+    assert sets_taken(made) == 2
+
+
+def test_what_was_destroyed_is_room_that_two_sets_make() -> None:
+    """Found by reading: of a log that is kept for ever nothing counted, though all of it goes with its partition."""
+    made = bench()
+    made.logs[PartitionId(0)].batches.append((10, size(made) + 1))
+    write(made, size(made) + 1, reclaimable=False)
+    short_of_room(made)
+    assert sets_taken(made) == 0
+    made.taking.ended(PartitionId(0))
+    made.taking.ended(PartitionId(99))  # never opened here
+    assert sets_taken(made) == 2
+
+
 @pytest.mark.parametrize("reclaimable", [True, False])
 def test_not_for_less_than_they_cost(*, reclaimable: bool) -> None:
     made = bench()

@@ -76,6 +76,36 @@ class TestWhen:
             assert bench.proposed == [CUT] * tries
             bench.now += 1
 
+    def test_where_no_set_has_what_the_void_has_had_effects_of(self) -> None:
+        """Found by reading: whoever led asked for it once, and who came to lead then did not."""
+        bench = Bench()
+        bench.cut(15)
+        bench.offload.run()
+        bench.needed_at = 15
+        bench.taking.tick()
+        assert bench.proposed == []
+        bench.needed_at = 16
+        bench.raft.admits = False
+        bench.taking.tick()
+        assert bench.proposed == []
+        bench.raft.admits = True
+        bench.taking.tick()
+        assert bench.proposed == [CUT]
+        bench.workers[PartitionId(0)].broken = True
+        bench.cut(16, raft_index=6)  # which comes to nothing
+        bench.now += FAILED_S - 1
+        bench.taking.tick()
+        assert len(bench.proposed) == 1
+        bench.now += 1
+        bench.taking.tick()
+        assert len(bench.proposed) == 2
+        bench.workers[PartitionId(0)].broken = False
+        bench.cut(16, raft_index=7)
+        bench.offload.run()
+        bench.now += ASK_AGAIN_S
+        bench.taking.tick()
+        assert (bench.sets(), len(bench.proposed)) == ([15, 16], 2)
+
     def test_as_much_is_gained_as_the_last_set_is_large(self) -> None:
         bench = Bench(log_bytes=10)
         bench.applied(100_000)  # before the cut: it is in the set

@@ -100,7 +100,7 @@ async def test_who_waited_too_long_keeps_nobody_else_from_waiting_and_theirs_is_
     """Found by review: a daily snapshot that never came in time was refused after some months, while one lasted."""
     bench = Bench(partitions=3, behind=1)
     backend: Any = SimpleNamespace(
-        clock=SimpleNamespace(monotonic=lambda: 0.0), snapshots=SimpleNamespace(taking=bench.taking)
+        clock=SimpleNamespace(monotonic=lambda: 0.0), snapshots=SimpleNamespace(taking=bench.taking, store=bench.store)
     )
 
     async def too_slow() -> None:

@@ -53,6 +53,18 @@ def test_programs_get_values_where_people_get_texts(node: FakeNode, capsys: Any)
     assert "members" not in table
 
 
+@pytest.mark.parametrize(("about", "said"), [({"new": False}, True), ({"new": True}, False), ({}, False)])
+def test_a_snapshot_that_was_not_taken_is_not_said_to_be(
+    node: FakeNode, capsys: Any, about: dict[str, bool], *, said: bool
+) -> None:
+    """Found by reading: whoever had destroyed a partition waited for its room, snapshot after snapshot."""
+    made = {"global_index": 9, "raft_index": 12, "bytes": 200, "partitions": 2, "created_ms": 0, **about}
+    node.answers[Kind.ADMIN] = lambda s, f: s.send(f, Kind.ADMIN_REPLY, {"snapshot": made})
+    status, out, err = run(capsys, "snapshot", "create", "-o", "json")
+    assert (status, json.loads(out)["global_index"]) == (0, 9)
+    assert ("nothing was written since this one" in err) is said
+
+
 def test_programs_get_the_code_of_why_a_node_is_not_reached(node: FakeNode, capsys: Any) -> None:
     node.answers[Kind.STATUS] = says_all
     node.members = {"n1": node.address, "n2": "127.0.0.1:1"}

@@ -78,6 +78,19 @@ def test_once_nobody_has_it_applied_that_is_the_last_word() -> None:
     assert later.after(without) is later
 
 
+def test_a_set_is_needed_that_has_what_was_applied_of_partitions_that_live() -> None:
+    parent = state()
+    assert parent.needed_at(4) == 0
+    parent.voids = parent.voids.after(void()._replace(global_index=GlobalLogIndex(90)))
+    assert parent.needed_at(4) == 0, "all step over it"
+    for last, at in ((4, 50), (5, 70), (6, 60)):
+        parent.voids = parent.voids.after(void(last, applied=True)._replace(global_index=GlobalLogIndex(at)))
+    assert parent.needed_at(4) == 70
+    parent.voids = parent.voids.after(void(5, raft_index=8)._replace(global_index=GlobalLogIndex(70)))
+    assert parent.needed_at(4) == 60, "nobody has it any more"
+    assert parent.needed_at(P) == 0, "there is no such partition"
+
+
 def test_the_newest_are_kept_and_all_are_counted() -> None:
     voids = Voids()
     for last in range(2, KEPT_MAX + 12):

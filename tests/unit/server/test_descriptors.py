@@ -16,7 +16,7 @@ from logboom.settings import LogSettings, Settings
 from logboom.types import NO_DIGEST, DurabilityMode, PartitionId, Term
 from partitions.log.batch import build_batch
 from raftlog.entries.lifecycle import Kind
-from server.directory.descriptors import FILES_EACH, FILES_KEPT, FILES_SPARE
+from server.directory.descriptors import FILES_EACH, FILES_KEPT, FILES_OF_STATE, FILES_SPARE
 from server.directory.partitions import PartitionRooms
 from tests.unit.partitions.batches import PRODUCER, flush
 
@@ -37,7 +37,7 @@ class Few:
         return None if self.left is None or more <= self.left else "250 of 256 file descriptors are taken"
 
 
-def rooms_of(few: Few, *, logs: int = 0, settings: Settings | None = None) -> PartitionRooms:
+def rooms_of(few: Few, *, logs: int = 0, settings: Settings | None = None, machine: str = "log") -> PartitionRooms:
     disk = SimDisk(random.Random(0))
     disk.make_directory(ROOT)
     rooms = PartitionRooms(
@@ -51,7 +51,7 @@ def rooms_of(few: Few, *, logs: int = 0, settings: Settings | None = None) -> Pa
     )
     for number in range(logs):
         partition = PartitionId(number)
-        rooms.logs[partition] = rooms.open_log(partition, Kind("log", DurabilityMode.WRITE_AHEAD))
+        rooms.logs[partition] = rooms.open_log(partition, Kind(machine, DurabilityMode.WRITE_AHEAD))
     return rooms
 
 
@@ -105,6 +105,37 @@ def test_what_is_there_and_was_not_written_to_yet_has_its_files_to_come() -> Non
     assert rooms.room() == 1
     few.left = LOGS - 1 + FILES_KEPT + FILES_EACH
     assert rooms.waits_for_files(1) is None
+
+
+def test_what_was_destroyed_has_a_state_to_open_at_a_start() -> None:
+    """Found by reading: a node that had room enough had none at its next start, nor at any other."""
+    gone = 10
+    few = Few(FILES_OF_STATE * gone + FILES_SPARE + FILES_EACH)
+    rooms = rooms_of(few, logs=gone, machine="kv")
+    for number in range(gone):
+        write(rooms, number)
+        rooms.destroyed.add(PartitionId(number))
+    rooms.destroyed.add(PartitionId(gone))  # never opened here, nor will it be
+    rooms.check_room(1)
+    assert rooms.room() == 1
+    few.left = FILES_OF_STATE * gone + FILES_SPARE + FILES_EACH - 1
+    told = f"taken; {FILES_OF_STATE * gone} more are for partitions that were destroyed: two snapshots give them back"
+    with pytest.raises(InvalidRequest, match=told):
+        rooms.check_room(1)
+    assert rooms.room() == 0
+    few.left = FILES_OF_STATE * gone + FILES_KEPT + FILES_EACH - 1
+    assert rooms.waits_for_files(1) is not None
+    rooms.ending[PartitionId(0)] = cast(Any, None)  # not closed yet: those files are among what is taken
+    assert rooms.waits_for_files(1) is None
+
+
+def test_what_was_destroyed_and_has_no_state_wants_none_at_a_start() -> None:
+    few = Few(FILES_SPARE + FILES_EACH)
+    rooms = rooms_of(few, logs=1)
+    write(rooms, 0)
+    rooms._kinds[PartitionId(0)] = Kind("log", DurabilityMode.WRITE_AHEAD)
+    rooms.destroyed.add(PartitionId(0))
+    rooms.check_room(1)
 
 
 @pytest.mark.parametrize(

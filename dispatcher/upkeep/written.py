@@ -1,0 +1,46 @@
+"""What was applied since the last sets, as the logs tell: of what was before this start nobody has counted it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from logboom.types import PartitionId
+from partitions.apply.worker import ApplyWorker
+from snapshots.meta import SetMeta
+
+LOOKED_AT: Final = 128
+"""Partitions at a time: each sums up thousands of batches at most."""
+
+
+class Written:
+    """Behind the newest of ``sets``, and behind the one before it; without those, from the logs' beginning."""
+
+    def __init__(self, sets: Sequence[SetMeta], workers: Mapping[PartitionId, ApplyWorker]) -> None:
+        """Both are the caller's; partitions that come are not looked at."""
+        self._workers = workers
+        self._newest, self._before = _ends(sets[-1:]), _ends(sets[-2:-1])
+        self._left = iter(list(workers))
+        self.bytes = self.reclaimable = self.reclaimable_before = 0
+        """As ApplyCounts has it: since the newest, and of that since the one before it."""
+
+    def look(self) -> bool:
+        """At some more; True: that was all."""
+        some = list(islice(self._left, LOOKED_AT))
+        for partition_id in some:
+            worker = self._workers.get(partition_id)
+            if worker is None:  # destroyed meanwhile
+                continue
+            after = worker.log.committed_bytes_after
+            unapplied = after(worker.applied_index)
+            nbytes = after(self._newest.get(partition_id, 0)) - unapplied  # below 0: replayed, and will be counted
+            self.bytes += nbytes
+            if worker.reclaimable:
+                self.reclaimable += nbytes
+                self.reclaimable_before += after(self._before.get(partition_id, 0)) - unapplied
+        return len(some) < LOOKED_AT
+
+
+def _ends(sets: Sequence[SetMeta]) -> dict[PartitionId, int]:
+    return {each.partition_id: each.applied_index for meta in sets for each in meta.partitions}
