@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from logboom.errors import LineageMismatch, ProtocolError, WrongNode
-from logboom.types import NodeId, is_lineage, lineage_shown
+from logboom.types import NUMBER_MAX, NodeId, is_lineage, lineage_shown
 from logboom.wire import shown
 
 
@@ -39,7 +39,7 @@ class Claim(NamedTuple):
             return None
         if isinstance(said, list) and len(said) == 3:
             term, index, ids = said
-            numbers = type(term) is int and type(index) is int
+            numbers = all(type(each) is int and 0 <= each < NUMBER_MAX for each in (term, index))
             if numbers and isinstance(ids, list) and all(isinstance(each, str) for each in ids):
                 return cls(term, index, tuple(map(NodeId, ids)))
         raise ProtocolError("PEER_HELLO: bad field members")

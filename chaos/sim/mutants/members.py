@@ -184,8 +184,8 @@ MUTANTS: Final = (
         (
             Edit(
                 "raftlog.links.directories:Directories.find_out",
-                "others = self._are_others(header) or",
-                "others = (self._are_others(header) and not self._is_lone) or",
+                "if (self._are_others(header) or",
+                "if ((self._are_others(header) and not self._is_lone) or",
             ),
         ),
         needs="begins_alone",
