@@ -151,10 +151,14 @@ def test_a_disk_that_comes_back_after_it_was_made_up_for_is_refused(cluster: Loc
         assert [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 3
 
 
-@pytest.mark.parametrize("leads", [False, True])
-def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path, leads: bool) -> None:
-    """By a leader that may never have noticed that it was away."""
+@pytest.mark.parametrize(("leads", "restored"), [(False, False), (True, False), (False, True), (True, True)])
+def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path, leads: bool, restored: bool) -> None:
+    """By a leader that may never have noticed that it was away; in another history, too, than anybody begins by himself."""
     with LocalCluster(nodes=2, partitions=1, settings=SMALL, directory=tmp_path) as cluster:
+        if restored:
+            with cluster.client(timeout=30) as boom:
+                boom.submit(0, [Put(b"key", b"of before")])
+            restore_all(cluster, tmp_path / "kept")
         with cluster.client(timeout=30) as boom:
             boom.submit(0, [Add(b"n", 1)])
             boom.barrier(boom.last_seen, scope="all")
@@ -168,6 +172,16 @@ def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path,
         assert not said(cluster, lost, "disk_lost")
 
 
+def restore_all(cluster: LocalCluster, kept: Path) -> None:
+    """From a backup: in another history."""
+    done("backup", kept, "--endpoints", cluster.addresses["n1"])
+    for node in cluster.nodes:
+        shutil.rmtree(stop(cluster, node))
+        done("restore", kept, "--config", cluster.config(node))
+    for node in cluster.nodes:
+        cluster.start_node(node)
+
+
 @contextmanager
 def begun_by_one(directory: Path, added: int, *, restored: bool = False) -> Iterator[tuple[LocalCluster, SyncClient]]:
     """To which others were added: its own configuration still names nobody else.
@@ -179,10 +193,7 @@ def begun_by_one(directory: Path, added: int, *, restored: bool = False) -> Iter
         with cluster.client(timeout=30) as first:
             first.submit(0, [Add(b"n", 1)])
         if restored:
-            done("backup", directory / "kept", "--endpoints", cluster.addresses["n1"])
-            shutil.rmtree(stop(cluster, "n1"))
-            done("restore", directory / "kept", "--config", cluster.config("n1"))
-            cluster.start_node("n1")
+            restore_all(cluster, directory / "kept")
         boom = ends.enter_context(cluster.client(timeout=30))
         for _ in range(added):
             cluster.take_in(cluster.add_node(), boom)
@@ -221,7 +232,7 @@ def test_nor_does_it_where_one_was_added_which_feeds_it(tmp_path: Path) -> None:
         assert not said(cluster, "n1", "disk_lost")
 
 
-@pytest.mark.parametrize(("added", "restored"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("added", "restored"), [(1, False), (1, True), (2, False), (2, True)])
 def test_where_it_has_begun_a_second_one_before_it_was_called_it_ends_for_good(
     tmp_path: Path, added: int, restored: bool
 ) -> None:
