@@ -254,11 +254,13 @@ class Directories:
         """A member alone votes by what it has, which is from before what counts here.
 
         Raises WrongNode where that is committed, and others vote: what it has now was not there then, for its vote for
-        that was needed.
+        that was needed. So it was for what came before the last change: only that can be missing there, which is not
+        committed, and whoever came with an earlier one is a member by what it has.
         """
         said, alone = header.get("lone"), theirs is not None and theirs.ids == (peer,)
         lone = peer in self._current.ids and (said is True or (said is None and alone)) and _newer(mine, theirs)
-        if lone and header.get("rejoining") is not True and self._settled and self._current.voters != (peer,):
+        later = self._settled or (theirs is not None and self._node_id not in theirs.ids)
+        if lone and header.get("rejoining") is not True and later and self._current.voters != (peer,):
             raise WrongNode(f"{peer} is a member of this cluster. {self._former_of(peer)}", former=True)
         return lone
 

@@ -153,7 +153,7 @@ def test_a_disk_that_comes_back_after_it_was_made_up_for_is_refused(cluster: Loc
 
 @pytest.mark.parametrize(("leads", "restored"), [(False, False), (True, False), (False, True), (True, True)])
 def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path, leads: bool, restored: bool) -> None:
-    """By a leader that may never have noticed that it was away; in another history, too, than anybody begins by himself."""
+    """By a leader that may never have noticed that it was away; also in another history than the first."""
     with LocalCluster(nodes=2, partitions=1, settings=SMALL, directory=tmp_path) as cluster:
         if restored:
             with cluster.client(timeout=30) as boom:

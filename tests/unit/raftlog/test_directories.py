@@ -200,6 +200,15 @@ class TestLone:
         kept.known.follow(configuration(N1, N2), settled=False)
         assert not kept.refuses(said), "who led alone may have lost what it had not synced, and cuts it off here"
 
+    def test_nor_by_one_that_has_just_started_and_has_come_since(self) -> None:
+        """Whoever was added behind others that vote: it cannot be that only the last change is missing there."""
+        said = hello(SECOND, lone=True) | {"members": [0, 1, [N2]]}
+        kept = Kept(current=configuration(*VOTERS), settled=False)
+        assert kept.refuses(said)
+        assert not kept.refuses(said | {"rejoining": True})
+        kept.known.follow(configuration(N2, learner=N1), settled=False)
+        assert not kept.refuses(said), "it led alone when it added this node, and has lost that"
+
     @pytest.mark.parametrize("voters", [(N1, N2), (N2,)])
     def test_it_is_told_what_only_it_has_to_know(self, voters: tuple[NodeId, ...]) -> None:
         learner = None if N1 in voters else N1
