@@ -13,7 +13,7 @@ from typing import Any, Final
 from logboom.errors import ProtocolError, Unavailable, WrongNode
 from logboom.types import NodeId
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES, SEATS_MAX, Configuration
-from raftlog.links.hello import Claim
+from raftlog.links.hello import Claim, Identity, is_alike
 from raftlog.links.marks import Marks
 
 DIRECTORY_BYTES: Final = REJOIN_TOKEN_BYTES
@@ -203,13 +203,14 @@ class Directories:
         raise WrongNode(f"{told}. It begins anew")
 
     def find_former(
-        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim, lineage: str | None
+        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim, identity: Identity
     ) -> None:
         """Ends this node as ``check`` does, where its cluster was restored, or recovered, before its disk was lost.
 
-        They are of another history then than what anybody begins by himself. Raises WrongNode.
+        They are of another history then than what anybody begins by himself. With other settings they are strangers: a
+        restore that is tried elsewhere, under the same name. Raises WrongNode.
         """
-        if lineage == "" != header.get("lineage", "") and mine[:2] == (0, 1):
+        if identity.lineage == "" != header.get("lineage", "") and mine[:2] == (0, 1) and is_alike(identity, header):
             told, ends = self._is_former(peer, header, theirs, mine)
             if ends:
                 self._former(told)

@@ -45,14 +45,25 @@ class Claim(NamedTuple):
         raise ProtocolError("PEER_HELLO: bad field members")
 
 
+def is_alike(mine: Identity, header: Mapping[str, Any]) -> bool:
+    """It has the settings that all nodes of a cluster have alike."""
+    return header.get("settings") == mine.settings_digest and _remembers_alike(mine, header)
+
+
 def check_remembers(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> None:
     """Raises WrongNode. A node of an earlier release does not say."""
-    theirs = header.get("remembers")
-    if None not in (theirs, mine.remembers) and theirs != list(mine.remembers or ()):
+    if not _remembers_alike(mine, header):
+        theirs = shown(header.get("remembers"))
         raise WrongNode(
-            f"{peer} remembers other numbers of producers, their ranges and receipts: {shown(theirs)}, and this node "
-            f"{list(mine.remembers or ())}; apply.producers_max, producer_ranges_max and producer_receipts must agree"
+            f"{peer} remembers other numbers of producers, their ranges and receipts: {theirs}, "
+            f"and this node {list(mine.remembers or ())}; apply.producers_max, producer_ranges_max and "
+            "producer_receipts must agree"
         )
+
+
+def _remembers_alike(mine: Identity, header: Mapping[str, Any]) -> bool:
+    theirs = header.get("remembers")
+    return None in (theirs, mine.remembers) or theirs == list(mine.remembers or ())
 
 
 def check_lineage(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from logboom.errors import ProtocolError, WrongNode
 from logboom.types import NodeId
 from raftlog.entries.configuration import Configuration, Role, Seat
 from raftlog.links.directories import MET_MAX, Directories, Met
-from raftlog.links.hello import Claim
+from raftlog.links.hello import Claim, Identity
 from raftlog.links.marks import LIFE_BYTES, Marks, Own
 
 N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))
@@ -33,7 +33,7 @@ def claim(index: int = 20) -> Claim:
 
 
 def hello(directory: Any, *, index: int = 20, **more: Any) -> dict[str, Any]:
-    said = {"members": [3, index, list(VOTERS)], "lineage": "", "met": [], **more}
+    said = {"members": [3, index, list(VOTERS)], "lineage": "", "settings": b"same", "met": [], **more}
     return said if directory is None else said | {"directory": directory}
 
 
@@ -274,8 +274,19 @@ class TestLone:
         """They are of another history: both refused each other for that, and it led on."""
         known, ended, said = self.of_it(*voters, leader=leader)
         with pytest.raises(WrongNode) if ends else contextlib.nullcontext():
-            known.find_former(N1, said | {"lineage": theirs}, claim(), mine, own)
+            known.find_former(N1, said | {"lineage": theirs}, claim(), mine, Identity(N2, "c", b"same", own))
         assert bool(ended) is ends
+
+    @pytest.mark.parametrize("change", [{"settings": b"others"}, {"remembers": [1, 2, 3]}])
+    def test_of_another_history_with_other_settings_they_are_strangers(self, change: dict[str, Any]) -> None:
+        """A restore that is tried elsewhere, and reaches this one."""
+        known, ended, said = self.of_it(*VOTERS)
+        said |= {"lineage": "ab" * 16}
+        mine = Identity(N2, "c", b"same", remembers=(1, 2, 4))
+        known.find_former(N1, said | change, claim(), Claim(0, 1, (N2,)), mine)
+        assert not ended
+        with pytest.raises(WrongNode):
+            known.find_former(N1, said | {"remembers": [1, 2, 4]}, claim(), Claim(0, 1, (N2,)), mine)
 
     @pytest.mark.parametrize("change", [{"met": [], "met_lone": []}, {"members": [0, 0, list(VOTERS)]}])
     def test_it_leads_on_where_nothing_says_that_its_disk_is_another(self, change: dict[str, Any]) -> None:
