@@ -191,6 +191,13 @@ MUTANTS: Final = (
         needs="begins_alone",
     ),
     Mutant(
+        "fed-leads-alone",
+        "Of two voters one that is empty leads with what it is given of a time when it alone voted.",
+        ("LeaderComplete", "PrefixAgreement", "CommitTrue", "OneLeaderPerTerm", "Liveness", "NoSelfStop"),
+        (Edit("raftlog.members.refilling:Refilling._told", "if membership.wait_for is None or", "if True or"),),
+        needs="shrinks",
+    ),
+    Mutant(
         "unopened-not-synced",
         "What is synced of a partition counts for others only once its machine is open.",
         ("Liveness",),
