@@ -15,7 +15,7 @@ from raftlog.entries.configuration import NOBODY, Configuration
 from raftlog.entries.lifecycle import kind_of, wrong_begin
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
-from raftlog.journal.membership import Membership, Rejoining
+from raftlog.journal.membership import Membership, Refill, Rejoining
 from raftlog.links.directories import FEW_VOTERS
 from server.directory.agreement import member_of
 from server.directory.changes import begun_in, changes_in, created_in, ordered_in
@@ -24,6 +24,7 @@ from server.directory.directories import DIRECTORIES, own_id, refuse_former
 from server.directory.install import Intent, install_logs
 from server.directory.manifest import Manifest
 from server.directory.partitions import PartitionRooms
+from server.directory.refill import Refills
 from server.directory.rejoin import NO_MAJORITY, PERHAPS_ALONE, Memory, open_journal
 from server.directory.remembered import check_remembered
 from server.directory.shares import apply_share, log_share
@@ -54,6 +55,7 @@ class Opened:
         )
         refuse_former(disk, self.data_dir.path)
         self._memory = Memory(disk, self.data_dir.path, self._world.rng.randbytes)
+        self._refills = Refills(disk, self.data_dir.path, offload=world.apply_offload, fatal=fatal)
         self.journal, self._token = open_journal(
             self._open_journal,
             self._memory,
@@ -108,6 +110,12 @@ class Opened:
             self.data_dir.take_lineage(None, fatal=self._fatal)
         return self._memory.forget(offload=self._world.apply_offload, fatal=self._fatal)
 
+    def _wait_for(self, term: int, index: int, foreign: bool) -> Refill:  # noqa: FBT001 - as Membership has it
+        refill = self._refills.keep(term, index)
+        if foreign:
+            self.data_dir.take_lineage(None, fatal=self._fatal)
+        return refill
+
     def _membership(self) -> Membership:
         """What the log says counts; the settings only where it has said nothing yet.
 
@@ -115,7 +123,10 @@ class Opened:
         """
         begun = self.data_dir.manifest
         begins = self._begins(self.parent)
-        found = Membership(node_id=self._node_id, journal=self.journal, begins=begins, forget=self._forget)
+        found = Membership(
+            node_id=self._node_id, journal=self.journal, begins=begins, forget=self._forget, wait_for=self._wait_for
+        )
+        found.refill = self._refills.found()
         if self._token is not None:
             found.rejoining = self._memory.rejoining(self._token, offload=self._world.apply_offload, fatal=self._fatal)
         if found.rejoining is not None and self._node_id in found.current.voters and len(found.current.voters) <= 2:

@@ -30,6 +30,8 @@ from server.directory.directories import decode as decode_directories
 from server.directory.directories import decode_heard, encode_heard
 from server.directory.directories import encode as encode_directories
 from server.directory.manifest import BEFORE_LINEAGE, BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
+from server.directory.refill import decode as decode_refill
+from server.directory.refill import encode as encode_refill
 from server.directory.rejoin import decode as decode_token
 from server.directory.rejoin import encode as encode_token
 
@@ -77,6 +79,22 @@ def rejoin(data: bytes) -> None:
 def _rejoin_seeds() -> list[bytes]:
     token = encode_token(bytes(range(REJOIN_TOKEN_BYTES)))
     return [b"\0" + token, b"\0" + token[:-2], b"\1" + b'{"token":"00"}', b"\1" + b'{"token":1}', b"\1{}"]
+
+
+def refill(data: bytes) -> None:
+    """As ``manifest``: the file that says what a node waits for that was empty."""
+    raw = _sealed(data[1:]) if data[:1] and data[0] & 1 else data[1:]
+    try:
+        term, index = decode_refill(raw, path="refill.json")
+    except CorruptData:
+        return
+    holds(0 <= term < NUMBER_MAX and 0 < index < NUMBER_MAX, "a number that is none")
+    holds(encode_refill(term, index) == raw, "what was read is not what is there")
+
+
+def _refill_seeds() -> list[bytes]:
+    whole = encode_refill(3, 4711)
+    return [b"\0" + whole, b"\0" + whole[:-2], b"\1" + b'{"index":4711,"term":-1}', b"\1" + b'{"term":true}', b"\1{}"]
 
 
 def directories(data: bytes) -> None:
@@ -311,6 +329,7 @@ def _rules_seeds() -> list[bytes]:
 TARGETS = [
     Target("manifest", manifest, _manifest_seeds, "manifest.json of a data directory"),
     Target("rejoin", rejoin, _rejoin_seeds, "rejoin.json of a data directory"),
+    Target("refill", refill, _refill_seeds, "refill.json of a data directory"),
     Target("directories", directories, _directories_seeds, "directories.json of a data directory"),
     Target("heard", heard, _heard_seeds, "heard.json of a data directory"),
     Target("checkpoint", checkpoint, _checkpoint_seeds, "checkpoint of a log partition"),

@@ -45,7 +45,7 @@ class Stops(Protocol):
 class Ending:
     """Of one run, after its faults. ``damaged``, ``forgetful``: hosts that may not have what they had promised;
     ``rotten``: whose present files are damaged, and may be yet. ``removing``: whose removal may still be proposed.
-    ``lose``: it is down then, and its disk is another, an empty one.
+    ``lose``: it is down then, and its disk is another, an empty one. ``new_host`` makes the machine with a number.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Ending:
         rotten: set[str],
         removing: Callable[[], str | None],
         lose: Callable[[Host], None],
+        new_host: Callable[[int], Host],
         note: Callable[[str], None],
         fail: Callable[[str, str], None],
     ) -> None:
@@ -71,7 +72,9 @@ class Ending:
         self._seen = seen
         self._damaged, self._forgetful, self._rotten = damaged, forgetful, rotten
         self._removing = removing
-        self._founder = Founder(parameters, hosts, oracle.electorate, lose=lose, note=note)
+        self._founder = Founder(
+            parameters, hosts, oracle.electorate, loop=loop, seen=seen, lose=lose, new_host=new_host, note=note
+        )
         self._note = note
         self._fail = fail
 
@@ -106,7 +109,9 @@ class Ending:
         self._oracle.checkpoint()
         founder = self._founder.loses_its_disk(self._rotten | self._oracle.rotten)
         if founder is not None:
-            await self.within("who began the cluster is back", self._founder.play(founder, self._converge))
+            await self.within(
+                "who began the cluster is back", self._founder.play(founder, self._converge), seconds=SLOWLY_READ_S
+            )
         damaged = self._rotten | self._oracle.rotten
         mending = Mending(self._parameters.seed, loop=self._loop, living=self._living)
         work = mending.play([host for host in self._hosts if host.may_run and host.name in damaged])

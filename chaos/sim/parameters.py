@@ -125,6 +125,11 @@ class Parameters:
         return self.members_change and self.nodes == 1
 
     @property
+    def shrinks(self) -> bool:
+        """In the end the first node alone is left of the cluster, another comes, and the first one loses its disk."""
+        return self.stories.shrinks and self.members_change
+
+    @property
     def moves(self) -> bool:
         """Members change, and some move to other addresses."""
         return self.stories.moves and self.members_change

@@ -181,6 +181,7 @@ class Simulation(SecondHistory):
             rotten=self.nemesis.rotten,
             removing=lambda: None if self._operator is None else self._operator.removing,
             lose=lambda host: self.nemesis.change_at_once(host, host.lose_disk),
+            new_host=self._new_host,
             note=timeline.note,
             fail=self.fail,
         )
@@ -201,11 +202,11 @@ class Simulation(SecondHistory):
             orderly=self.parameters.orderly,
         )
 
-    def _make_operator(self) -> Operator:
-        def new_host(number: int) -> Host:
-            self.hosts.append(self._host(self.parameters.of_joining(number)))
-            return self.hosts[-1]
+    def _new_host(self, number: int) -> Host:
+        self.hosts.append(self._host(self.parameters.of_joining(number)))
+        return self.hosts[-1]
 
+    def _make_operator(self) -> Operator:
         return Operator(
             self.parameters,
             self.hosts,
@@ -214,7 +215,7 @@ class Simulation(SecondHistory):
             seen=self.seen,
             nemesis=self.nemesis,
             witness=self.oracle.witness,
-            new_host=new_host,
+            new_host=self._new_host,
             fail=self.fail,
         )
 

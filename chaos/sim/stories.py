@@ -27,6 +27,8 @@ SETS: Final = 0.35
 """Share of the seeds in which clients set how writes are answered."""
 CROWDS: Final = 0.4
 """Share of the seeds in which crowds of clients write at once, and what clients send arrives together."""
+SHRINKS: Final = 0.5
+"""Share of those in which members change, in which the first node is left alone at the end, and another one comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Stories:
     transfers: bool = False
     crowds: bool = False
     sets: bool = False
+    shrinks: bool = False
 
 
 def told(seed: int) -> Stories:
@@ -59,4 +62,5 @@ def told(seed: int) -> Stories:
         transfers=rng.random() < TRANSFERS,
         crowds=rng.random() < CROWDS,
         sets=rng.random() < SETS,
+        shrinks=rng.random() < SHRINKS,
     )

@@ -118,7 +118,7 @@ class Elections(Quorums):
     def _on_vote(self, node: Peer, term: int) -> None:
         if term != self.term or not self.is_candidate or node not in self._voters:
             return
-        if self.membership.rejoining is not None:
+        if self.membership.rejoining is not None or self.membership.lacks:
             return  # it stood before it found out that its disk was lost
         self._granted.add(node.id)
         if self._majority(len(self._granted)):

@@ -24,6 +24,19 @@ class Rejoining:
     """Makes it so for later starts, too, that this is over; calls back on the loop."""
 
 
+@dataclass(frozen=True)
+class Refill:
+    """The journal was empty, or of a time before, when others told this node of an entry of theirs.
+
+    That of a configuration with both: what counts here until then is from before it, even where it is this node alone.
+    """
+
+    term: int
+    index: int
+    over: Callable[[Callable[[], None]], None]
+    """Makes it so for later starts, too, that this is over; calls back on the loop."""
+
+
 class Membership:
     """Of one node. The engine says what enters its journal and what is cut off."""
 
@@ -35,17 +48,22 @@ class Membership:
         begins: Configuration,
         rejoining: Rejoining | None = None,
         forget: Callable[[bool], Rejoining] | None = None,
+        wait_for: Callable[[int, int, bool], Refill] | None = None,
     ) -> None:
         """``begins`` counts where the journal begins: from its base's state, or else from the settings.
 
         ``forget`` makes it so, durable on return, that this node has lost what it promised; with True it has no lineage
-        either. May raise Unavailable. None: it cannot find out.
+        either. May raise Unavailable. None: it cannot find out. ``wait_for`` makes it so
+        that this node waits for an entry, by its term and index; with True it has no lineage from then on.
         """
         self.node_id = node_id
         self.journal = journal
         self.forget = forget
+        self.wait_for = wait_for
         self.rejoining = rejoining
         """While it is set this node gives no vote, and nothing that it says counts for a quorum."""
+        self.refill: Refill | None = None
+        """Until its journal is as far as that this node stands for no election; it votes as any other."""
         self._journal = journal
         self._known = [begins]
         for command, index, term in journal.entries[1:]:
@@ -62,6 +80,14 @@ class Membership:
     def before(self) -> Configuration | None:
         """What counts should the current one be cut off; None: that is no longer possible."""
         return self._known[-2] if len(self._known) > 1 else None
+
+    @property
+    def lacks(self) -> bool:
+        """Others know of a configuration that is yet to come here."""
+        if self.refill is None:
+            return False
+        _, index, term = self._journal.entry(self._journal.last_index)
+        return (term, index) < (self.refill.term, self.refill.index)
 
     def take(self, configuration: Configuration) -> None:
         """It is in the journal. What it cannot be cut back to any more is forgotten, as a start would."""
@@ -85,7 +111,7 @@ class Membership:
 
     def may_campaign(self, commit_index: int) -> bool:
         """It votes; or did until an entry that may never be committed, and that perhaps only this node has."""
-        if self.rejoining is not None:
+        if self.rejoining is not None or self.lacks:
             return False
         if self.node_id in self.current.voters:
             return True

@@ -13,7 +13,7 @@ from typing import Any, Final
 from logboom.errors import ProtocolError, Unavailable, WrongNode
 from logboom.types import NodeId
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES, SEATS_MAX, Configuration
-from raftlog.links.hello import Claim
+from raftlog.links.hello import Claim, Identity, is_alike
 from raftlog.links.marks import Marks
 
 DIRECTORY_BYTES: Final = REJOIN_TOKEN_BYTES
@@ -38,10 +38,6 @@ FORMER: Final = (
     "committed alone since is in no other log. "
 )
 OTHERS_GO_ON: Final = "Move its data directory away, and start it with an empty one"
-OTHER_GOES_ON: Final = (
-    "Move its data directory away, and begin again with the other one (`logboom recover`), since of two none leads "
-    "without the other; this one is added then, with another id"
-)
 OR_IT: Final = ". Unless it is the one that is right: then stop the others for good, and remove their data"
 
 Met = dict[NodeId, bytes]
@@ -79,6 +75,13 @@ class Directories:
         """Others, of a history with this lineage, have met this node with another disk. False: it cannot begin anew."""
         self.leader: Callable[[], NodeId | None] = lambda: None
         """Who leads now, as far as this node knows."""
+        self.wait_for: Callable[[Claim, str, bool], bool] = lambda *_: False
+        """Others know of this configuration, in a history with this lineage, which this node takes if it may (True).
+        True is returned where it has said to them that it has another one."""
+        self.empty: Callable[[], bool] = lambda: False
+        """There is nothing in its journal."""
+        self.lacks: Callable[[], bool] = lambda: False
+        """What counts here is from before what others have told of: that it votes alone by that says nothing."""
         self._changed = set[NodeId]()
         self.before: Configuration | None = None
         """The configuration that counts still should the current one be cut off."""
@@ -127,12 +130,30 @@ class Directories:
         if self.marks is not None:
             self.marks.told(peer, header)
 
-    def find_out(self, peer: NodeId, header: Mapping[str, Any]) -> None:
+    def find_out(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
         """Who has met this node before its disk was lost knows more of its promises than it does. Raises WrongNode."""
         lineage = header.get("lineage", "")
-        others = self._are_others(header) or (self._is_lone and self._are_others(header, "met_lone"))
-        if others and isinstance(lineage, str) and self.forget(lineage):
+        if not isinstance(lineage, str):
+            return
+        of_few = self._are_others(header, "met_lone")
+        two = header.get("voters") == FEW_VOTERS
+        if (self._are_others(header) or (self._is_lone and of_few and not two)) and self.forget(lineage):
             raise WrongNode(f"{peer} has met this node with another data directory: this one is empty, and begins anew")
+        if theirs is not None and {peer, self._node_id} <= set(theirs.ids):
+            self._find_out_what_comes(peer, header, theirs, mine, lineage, lost=of_few and two)
+
+    def _find_out_what_comes(
+        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim, mine: Claim, lineage: str, *, lost: bool
+    ) -> None:
+        """Who is fed as it is, empty or ``lost`` of two, leads nobody on the way. Raises WrongNode as ``find_out``."""
+        lone, empty = self._is_lone, self.empty()
+        behind = self.marks is not None and self.marks.lacks(self._node_id, self.own, header, "heard_lone")
+        # With data a lone one has led: it ends (``check``).
+        waits = (empty and lost) if lone else empty or lost or (behind and header.get("voters") == FEW_VOTERS)
+        if not waits or not (lost or _newer(theirs, mine)):
+            return
+        if self.wait_for(theirs, lineage, empty and lost) or (lone and not self._is_lone):
+            raise WrongNode(f"{peer} has met this node with another data directory: this one is empty, and is fed")
 
     def check_own(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
         """Raises WrongNode for one that has met another directory, and has not missed that this node began anew."""
@@ -182,13 +203,14 @@ class Directories:
         raise WrongNode(f"{told}. It begins anew")
 
     def find_former(
-        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim, lineage: str | None
+        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim, identity: Identity
     ) -> None:
         """Ends this node as ``check`` does, where its cluster was restored, or recovered, before its disk was lost.
 
-        They are of another history then than what anybody begins by himself. Raises WrongNode.
+        They are of another history then than what anybody begins by himself. With other settings they are strangers: a
+        restore that is tried elsewhere, under the same name. Raises WrongNode.
         """
-        if lineage == "" != header.get("lineage", "") and mine[:2] == (0, 1):
+        if identity.lineage == "" != header.get("lineage", "") and mine[:2] == (0, 1) and is_alike(identity, header):
             told, ends = self._is_former(peer, header, theirs, mine)
             if ends:
                 self._former(told)
@@ -233,11 +255,13 @@ class Directories:
         """A member alone votes by what it has, which is from before what counts here.
 
         Raises WrongNode where that is committed, and others vote: what it has now was not there then, for its vote for
-        that was needed.
+        that was needed. So it was for what came before the last change: only that can be missing there, which is not
+        committed, and whoever came with an earlier one is a member by what it has.
         """
         said, alone = header.get("lone"), theirs is not None and theirs.ids == (peer,)
         lone = peer in self._current.ids and (said is True or (said is None and alone)) and _newer(mine, theirs)
-        if lone and header.get("rejoining") is not True and self._settled and self._current.voters != (peer,):
+        later = self._settled or (theirs is not None and self._node_id not in theirs.ids)
+        if lone and header.get("rejoining") is not True and later and self._current.voters != (peer,):
             raise WrongNode(f"{peer} is a member of this cluster. {self._former_of(peer)}", former=True)
         return lone
 
@@ -289,7 +313,7 @@ class Directories:
 
     @property
     def _is_lone(self) -> bool:
-        return self._current.voters == (self._node_id,)
+        return self._current.voters == (self._node_id,) and not self.lacks()
 
     def _has_both(self, peer: NodeId, theirs: Claim | None, mine: Claim) -> bool:
         """It knows of a newer configuration, with both nodes."""
@@ -317,8 +341,7 @@ class Directories:
 
 def former(voters: int, *, led: bool) -> str:
     """What is said of a node that alone votes by what it has, though so many do. ``led``: those go on without it."""
-    few = voters <= FEW_VOTERS
-    return f"{FORMER}{OTHER_GOES_ON if few else OTHERS_GO_ON}{OR_IT if few or not led else ''}"
+    return f"{FORMER}{OTHERS_GO_ON}{OR_IT if voters <= FEW_VOTERS or not led else ''}"
 
 
 def counts(node: NodeId, current: Configuration, *, settled: bool) -> bool:

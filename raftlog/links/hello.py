@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from logboom.errors import LineageMismatch, ProtocolError, WrongNode
-from logboom.types import NodeId, is_lineage, lineage_shown
+from logboom.types import NUMBER_MAX, NodeId, is_lineage, lineage_shown
 from logboom.wire import shown
 
 
@@ -39,22 +39,32 @@ class Claim(NamedTuple):
             return None
         if isinstance(said, list) and len(said) == 3:
             term, index, ids = said
-            numbers = type(term) is int and type(index) is int
+            numbers = all(type(each) is int and 0 <= each < NUMBER_MAX for each in (term, index))
             if numbers and isinstance(ids, list) and all(isinstance(each, str) for each in ids):
                 return cls(term, index, tuple(map(NodeId, ids)))
         raise ProtocolError("PEER_HELLO: bad field members")
 
 
+def is_alike(mine: Identity, header: Mapping[str, Any]) -> bool:
+    """It has the settings that all nodes of a cluster have alike."""
+    return header.get("settings") == mine.settings_digest and _remembers_alike(mine, header)
+
+
 def check_remembers(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> None:
     """Raises WrongNode. A node of an earlier release does not say."""
-    theirs = header.get("remembers")
-    if None not in (theirs, mine.remembers) and theirs != list(mine.remembers or ()):
+    if not _remembers_alike(mine, header):
+        theirs = shown(header.get("remembers"))
         raise WrongNode(
-            f"{peer} remembers other numbers of producers, their ranges and receipts: {shown(theirs)}, and this node "
+            f"{peer} remembers other numbers of producers, their ranges and receipts: {theirs}, and this node "
             f"{list(mine.remembers or ())}; apply.producers_max, producer_ranges_max and producer_receipts must agree. "
             "Set them right where they differ from most; a node that does not start with that was begun with others: "
             "`logboom members remove` takes it out, and its machine is added with another id and an empty directory"
         )
+
+
+def _remembers_alike(mine: Identity, header: Mapping[str, Any]) -> bool:
+    theirs = header.get("remembers")
+    return None in (theirs, mine.remembers) or theirs == list(mine.remembers or ())
 
 
 def check_lineage(mine: Identity, peer: NodeId, header: Mapping[str, Any]) -> None:

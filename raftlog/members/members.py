@@ -10,6 +10,7 @@ from raftlog.engine.messages import Message
 from raftlog.links.feed import Feeds
 from raftlog.links.links import Links
 from raftlog.members.changes import Changes
+from raftlog.members.refilling import Refilling
 from raftlog.members.rejoin import Rejoin
 from raftlog.members.roster import Roster
 from raftlog.members.transfer import Transfer
@@ -29,6 +30,7 @@ class Members:
         patience_s = engine.settings.election_max_ms / 1000
         self.transfer = Transfer(membership=self.log, engine=engine, clock=clock, patience_s=patience_s)
         self.rejoin = Rejoin(membership=self.log, engine=engine, links=links)
+        self.refilling = Refilling(membership=self.log, engine=engine, links=links)
         self._links = links
         self.roster.follow()
 
@@ -42,6 +44,8 @@ class Members:
         """Every turn. True: another configuration counts since the last time."""
         if self.log.rejoining is not None:
             self.rejoin.follow()
+        if self.log.refill is not None:
+            self.refilling.follow()
         return False if self.roster.is_steady else self.roster.follow()
 
     def tick(self) -> None:

@@ -103,7 +103,8 @@ class Roster:
             engine.add_peer(peer)
         self._feeds.set_peers(engine.peers)
         others = [peer for peer in wanted if peer not in current.ids]
-        self._repair.set_peers(wanted, optional=others, alone=current.ids == (own,))
+        alone = current.ids == (own,) and not self._membership.lacks
+        self._repair.set_peers(wanted, optional=others, alone=alone)
         if self._links.directories is not None:
             self._links.directories.before = self._membership.before
         self._links.set_members(addresses, current=current, settled=settled, guests=extra)

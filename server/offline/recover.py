@@ -31,6 +31,7 @@ from server.directory.install import INTENT
 from server.directory.manifest import Manifest
 from server.directory.manifest import decode as decode_manifest
 from server.directory.manifest import encode as encode_manifest
+from server.directory.refill import REFILL
 from server.directory.rejoin import REJOIN
 from server.offline.locking import locked
 from server.offline.looking import LookingDisk
@@ -75,6 +76,7 @@ def recover(settings: Settings, *, act: bool, world: OfflineWorld | None = None)
         manifest.check_owner(Manifest.of(NodeId(settings.node.id), settings.cluster), str(path))
         for name, why in (
             (REJOIN, "it has forgotten what it acknowledged, and the others have not taken it back"),
+            (REFILL, "it was empty, and has not been given yet what others had by then: begin with one of those"),
             (INTENT, "it is being made from a snapshot: start it, stop it when it says `serving`, and try again"),
         ):
             if disk.exists(path / name):

@@ -28,6 +28,8 @@ from server.directory.install import INTENT, Intent
 from server.directory.journal_of import OF
 from server.directory.journal_of import decode as decode_of
 from server.directory.manifest import Manifest, decode
+from server.directory.refill import REFILL
+from server.directory.refill import decode as decode_refill
 from server.directory.rejoin import REJOIN, set_aside
 from server.directory.remembered import REMEMBERED
 from server.directory.remembered import decode as decode_remembered
@@ -53,6 +55,7 @@ REFUSED: Final = (
     "put it back from a copy of this directory's own: without it the node is another one to those that have met it, "
     "and with three voters or more they refuse it. Or remove all its data, and start it empty: it is given everything"
 )
+EMPTIED: Final = "move the data directory away, and start the node with an empty one: it is given everything"
 SAID_AGAIN: Final = "start the node: the others say again how far their journals are"
 WRITTEN_ANEW: Final = "start the node: it is written anew"
 AS_SET: Final = "start the node with the settings of `[apply]` that the others have: they count then"
@@ -142,6 +145,11 @@ class _Node:
             self._said("directories", path, decode_directories, BEGINS_ANEW)
         elif self._disk.exists(self._path / HEARD) and not self._rejoining:  # else of a release that had none
             self._report.damage(path, "missing, though this node has met others", REFUSED)
+        path = self._path / REFILL
+        waits = self._said("refill", path, decode_refill, EMPTIED) if self._disk.exists(path) else None
+        if waits is not None:
+            story = "it was empty, and has not been given yet what others had by then"
+            self._report.note(path, f"{story} (Raft index {waits[1]})", "start it, and wait")
         for name, decoder, advice in ((HEARD, decode_heard, SAID_AGAIN), (REMEMBERED, decode_remembered, AS_SET)):
             path = self._path / name
             if self._disk.exists(path):

@@ -184,11 +184,18 @@ MUTANTS: Final = (
         (
             Edit(
                 "raftlog.links.directories:Directories.find_out",
-                "others = self._are_others(header) or",
-                "others = (self._are_others(header) and not self._is_lone) or",
+                "if (self._are_others(header) or",
+                "if ((self._are_others(header) and not self._is_lone) or",
             ),
         ),
         needs="begins_alone",
+    ),
+    Mutant(
+        "fed-leads-alone",
+        "Of two voters one that is empty leads with what it is given of a time when it alone voted.",
+        ("LeaderComplete", "PrefixAgreement", "CommitTrue", "OneLeaderPerTerm", "Liveness", "NoSelfStop"),
+        (Edit("raftlog.members.refilling:Refilling._told", "if membership.wait_for is None or", "if True or"),),
+        needs="shrinks",
     ),
     Mutant(
         "unopened-not-synced",

@@ -151,10 +151,14 @@ def test_a_disk_that_comes_back_after_it_was_made_up_for_is_refused(cluster: Loc
         assert [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 3
 
 
-@pytest.mark.parametrize("leads", [False, True])
-def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path, leads: bool) -> None:
-    """By a leader that may never have noticed that it was away."""
+@pytest.mark.parametrize(("leads", "restored"), [(False, False), (True, False), (False, True), (True, True)])
+def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path, leads: bool, restored: bool) -> None:
+    """By a leader that may never have noticed that it was away; also in another history than the first."""
     with LocalCluster(nodes=2, partitions=1, settings=SMALL, directory=tmp_path) as cluster:
+        if restored:
+            with cluster.client(timeout=30) as boom:
+                boom.submit(0, [Put(b"key", b"of before")])
+            restore_all(cluster, tmp_path / "kept")
         with cluster.client(timeout=30) as boom:
             boom.submit(0, [Add(b"n", 1)])
             boom.barrier(boom.last_seen, scope="all")
@@ -168,6 +172,16 @@ def test_two_voters_are_both_needed_and_one_that_is_empty_is_fed(tmp_path: Path,
         assert not said(cluster, lost, "disk_lost")
 
 
+def restore_all(cluster: LocalCluster, kept: Path) -> None:
+    """From a backup: in another history."""
+    done("backup", kept, "--endpoints", cluster.addresses["n1"])
+    for node in cluster.nodes:
+        shutil.rmtree(stop(cluster, node))
+        done("restore", kept, "--config", cluster.config(node))
+    for node in cluster.nodes:
+        cluster.start_node(node)
+
+
 @contextmanager
 def begun_by_one(directory: Path, added: int, *, restored: bool = False) -> Iterator[tuple[LocalCluster, SyncClient]]:
     """To which others were added: its own configuration still names nobody else.
@@ -179,10 +193,7 @@ def begun_by_one(directory: Path, added: int, *, restored: bool = False) -> Iter
         with cluster.client(timeout=30) as first:
             first.submit(0, [Add(b"n", 1)])
         if restored:
-            done("backup", directory / "kept", "--endpoints", cluster.addresses["n1"])
-            shutil.rmtree(stop(cluster, "n1"))
-            done("restore", directory / "kept", "--config", cluster.config("n1"))
-            cluster.start_node("n1")
+            restore_all(cluster, directory / "kept")
         boom = ends.enter_context(cluster.client(timeout=30))
         for _ in range(added):
             cluster.take_in(cluster.add_node(), boom)
@@ -208,25 +219,20 @@ def test_the_one_that_began_the_cluster_begins_no_second_one_without_its_disk(tm
         assert [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 3
 
 
-def test_nor_does_it_where_one_was_added_which_keeps_what_it_has(tmp_path: Path) -> None:
-    """Of two it is needed, and cannot tell what it promised: nobody leads until somebody has decided."""
+def test_nor_does_it_where_one_was_added_which_feeds_it(tmp_path: Path) -> None:
+    """Of two it is needed, and promised nothing that the other one does not know; it does not lead on the way."""
     with begun_by_one(tmp_path, 1) as (cluster, boom):
-        kept = boom.status(node=cluster.addresses["n2"], digests=True)["digests"]
         shutil.rmtree(stop(cluster, "n1"))
         cluster.start_node("n1")
-        wait_for(lambda: bool(said(cluster, "n1", "disk_lost")))
-        with SyncClient(cluster.addresses["n1"], timeout=5) as of_n1, pytest.raises(LogboomError):
-            of_n1.submit(0, [Add(b"n", 1)], timeout=2.0)
-        assert boom.status(node=cluster.addresses["n1"])["role"] == "rejoining"
-        assert boom.status(node=cluster.addresses["n2"], digests=True)["digests"] == kept
-        stop(cluster, "n1")
-        cluster.start_node("n1")
-        wait_for(lambda: bool(said(cluster, "n1", "rejoin_needs_a_leader")))
-        (row,) = said(cluster, "n1", "rejoin_needs_a_leader")
-        assert "Others that were added since take it back" in row["advice"], "it does not know how many they are"
+        with SyncClient(cluster.addresses["n1"], timeout=30) as of_n1:
+            of_n1.submit(0, [Add(b"n", 1)])
+        wait_for(lambda: votes(boom, cluster, "n1") and equal(boom, cluster))
+        assert boom.get(0, b"n") == (3,)
+        assert said(cluster, "n1", "waits_for_members")
+        assert not said(cluster, "n1", "disk_lost")
 
 
-@pytest.mark.parametrize(("added", "restored"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("added", "restored"), [(1, False), (1, True), (2, False), (2, True)])
 def test_where_it_has_begun_a_second_one_before_it_was_called_it_ends_for_good(
     tmp_path: Path, added: int, restored: bool
 ) -> None:
@@ -257,12 +263,9 @@ def test_where_it_has_begun_a_second_one_before_it_was_called_it_ends_for_good(
         shutil.rmtree(cluster.data_dirs["n1"])
         cluster.log("n1").unlink()  # what a start says that is refused is no row
         cluster.start_node("n1")
-        wait_for(lambda: bool(said(cluster, "n1", "disk_lost")))
-        if added > 1:
-            wait_for(lambda: votes(boom, cluster, "n1") and equal(boom, cluster))
-            assert boom.get(0, b"n") == (2,)
-        else:
-            wait_for(lambda: boom.status(node=cluster.addresses["n2"])["role"] in ("follower", "candidate"))
+        wait_for(lambda: votes(boom, cluster, "n1") and equal(boom, cluster))
+        assert boom.get(0, b"n") == (2,)
+        assert bool(said(cluster, "n1", "disk_lost")) is (added > 1)
 
 
 def test_a_node_that_joins_remembers_the_disks_of_all_that_it_meets(cluster: LocalCluster) -> None:
@@ -273,3 +276,28 @@ def test_a_node_that_joins_remembers_the_disks_of_all_that_it_meets(cluster: Loc
         wait_for(lambda: votes(boom, cluster, node))
         path = cluster.data_dirs[node] / "directories.json"
         wait_for(lambda: set(json.loads(path.read_text())["met"]) == set(cluster.nodes) - {node})
+
+
+def test_of_two_one_that_is_empty_is_given_what_it_had_when_it_alone_voted_and_leads_nobody_with_that(
+    tmp_path: Path,
+) -> None:
+    """The other one has what was acknowledged since: it could never lead, or would have cut that off."""
+    with LocalCluster(nodes=3, partitions=1, settings=SMALL, directory=tmp_path) as cluster:
+        with cluster.client(timeout=30) as boom:
+            for node in ("n2", "n3"):
+                boom.remove_member(node)
+                cluster.forget(node)
+            for _ in range(2):
+                boom.submit(0, [Add(b"n", 1)])
+                boom.create_snapshot()
+            cluster.take_in(cluster.add_node(), boom)
+            wait_for(lambda: [each["role"] for each in boom.member_list()["members"]] == ["voter"] * 2)
+            boom.submit(0, [Add(b"n", 1)])
+            boom.barrier(boom.last_seen, scope="all")
+            shutil.rmtree(stop(cluster, "n1"))
+            cluster.start_node("n1")
+            boom.submit(0, [Add(b"n", 1)], timeout=30)
+            assert boom.get(0, b"n") == (4,)
+            wait_for(lambda: equal(boom, cluster))
+        assert said(cluster, "n1", "starting_anew"), "it was given a set"
+        assert not (cluster.data_dirs["n1"] / "refill.json").exists(), "that is over"

@@ -82,13 +82,15 @@ def test_from_what_nothing_can_begin(tmp_path: Path) -> None:
         with cluster.client(timeout=30) as boom:
             boom.submit(0, [Put(b"key", b"x")])
             boom.barrier(boom.last_seen, scope="all")
-        for number, words in enumerate(("in use by another process", "no data directory", "forgotten")):
+        for number, words in enumerate(("in use by another process", "no data directory", "forgotten", "empty")):
             if number == 1:
                 shutil.rmtree(stop(cluster, "n1"))
             if number == 2:
                 cluster.start_node("n1")
                 wait_for(lambda: bool(said(cluster, "n1", "rejoined")))
                 (stop(cluster, "n1") / "rejoin.json").write_text("whatever is in there")
+            if number == 3:
+                (cluster.data_dirs["n1"] / "rejoin.json").rename(cluster.data_dirs["n1"] / "refill.json")
             result = CliRunner().invoke(cli, ["recover", "--config", str(cluster.config("n1")), "--yes"])
             assert isinstance(result.exception, LogboomError), result.output
             assert words in result.exception.message

@@ -73,7 +73,7 @@ def test_a_quorum_is_one_too_without_whoever_may_be_about_to_be_removed(count: i
     oracle: Any = SimpleNamespace(
         electorate=SimpleNamespace(may_count=lambda _: [Configuration(seats, (), 2, 5)]), rotten=set[str]()
     )
-    nothing: dict[str, Any] = {"loop": None, "seen": None, "lose": None, "note": None, "fail": None}
+    nothing: dict[str, Any] = dict.fromkeys(("loop", "seen", "lose", "new_host", "note", "fail"))
     ending = Ending(
         draw(1),
         hosts,

@@ -13,7 +13,8 @@ from logboom.errors import ProtocolError, WrongNode
 from logboom.types import NodeId
 from raftlog.entries.configuration import Configuration, Role, Seat
 from raftlog.links.directories import MET_MAX, Directories, Met
-from raftlog.links.hello import Claim
+from raftlog.links.hello import Claim, Identity
+from raftlog.links.marks import LIFE_BYTES, Marks, Own
 
 N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))
 MINE, FIRST, SECOND, TOKEN = (bytes([k]) * 16 for k in range(1, 5))
@@ -32,7 +33,7 @@ def claim(index: int = 20) -> Claim:
 
 
 def hello(directory: Any, *, index: int = 20, **more: Any) -> dict[str, Any]:
-    said = {"members": [3, index, list(VOTERS)], "lineage": "", "met": [], **more}
+    said = {"members": [3, index, list(VOTERS)], "lineage": "", "settings": b"same", "met": [], **more}
     return said if directory is None else said | {"directory": directory}
 
 
@@ -199,6 +200,15 @@ class TestLone:
         kept.known.follow(configuration(N1, N2), settled=False)
         assert not kept.refuses(said), "who led alone may have lost what it had not synced, and cuts it off here"
 
+    def test_nor_by_one_that_has_just_started_and_has_come_since(self) -> None:
+        """Whoever was added behind others that vote: it cannot be that only the last change is missing there."""
+        said = hello(SECOND, lone=True) | {"members": [0, 1, [N2]]}
+        kept = Kept(current=configuration(*VOTERS), settled=False)
+        assert kept.refuses(said)
+        assert not kept.refuses(said | {"rejoining": True})
+        kept.known.follow(configuration(N2, learner=N1), settled=False)
+        assert not kept.refuses(said), "it led alone when it added this node, and has lost that"
+
     @pytest.mark.parametrize("voters", [(N1, N2), (N2,)])
     def test_it_is_told_what_only_it_has_to_know(self, voters: tuple[NodeId, ...]) -> None:
         learner = None if N1 in voters else N1
@@ -224,7 +234,6 @@ class TestLone:
         with pytest.raises(WrongNode, match="Move its data directory away"):
             known.check(N1, said, claim(), Claim(0, 1, (N2,)))
         assert len(ended) == 1
-        assert ("logboom recover" in ended[0]) is (len(voters) == 2), "of two it is not taken back"
         assert ("the one that is right" in ended[0]) is (len(voters) == 2)
 
     @pytest.mark.parametrize("leader", [None, N2])
@@ -265,8 +274,19 @@ class TestLone:
         """They are of another history: both refused each other for that, and it led on."""
         known, ended, said = self.of_it(*voters, leader=leader)
         with pytest.raises(WrongNode) if ends else contextlib.nullcontext():
-            known.find_former(N1, said | {"lineage": theirs}, claim(), mine, own)
+            known.find_former(N1, said | {"lineage": theirs}, claim(), mine, Identity(N2, "c", b"same", own))
         assert bool(ended) is ends
+
+    @pytest.mark.parametrize("change", [{"settings": b"others"}, {"remembers": [1, 2, 3]}])
+    def test_of_another_history_with_other_settings_they_are_strangers(self, change: dict[str, Any]) -> None:
+        """A restore that is tried elsewhere, and reaches this one."""
+        known, ended, said = self.of_it(*VOTERS)
+        said |= {"lineage": "ab" * 16}
+        mine = Identity(N2, "c", b"same", remembers=(1, 2, 4))
+        known.find_former(N1, said | change, claim(), Claim(0, 1, (N2,)), mine)
+        assert not ended
+        with pytest.raises(WrongNode):
+            known.find_former(N1, said | {"remembers": [1, 2, 4]}, claim(), Claim(0, 1, (N2,)), mine)
 
     @pytest.mark.parametrize("change", [{"met": [], "met_lone": []}, {"members": [0, 0, list(VOTERS)]}])
     def test_it_leads_on_where_nothing_says_that_its_disk_is_another(self, change: dict[str, Any]) -> None:
@@ -289,12 +309,78 @@ class TestLone:
         known.check(N1, said, claim(), Claim(0, 1, (N2,)), rejoining=True)
         assert not ended
 
-    @pytest.mark.parametrize("voters", [(N1, N2), VOTERS, (N2,)])
+    @pytest.mark.parametrize("voters", [VOTERS, (N2,)])
     def test_an_empty_one_begins_anew(self, voters: tuple[NodeId, ...]) -> None:
         known, _, said = self.of_it(*voters)
         known.forget = lambda _: True
         with pytest.raises(WrongNode, match="begins anew"):
-            known.find_out(N1, said)
+            known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+
+    def test_of_two_an_empty_one_is_fed_and_says_that_it_does_not_vote_alone(self) -> None:
+        known, ended, said = self.of_it(N1, N2)
+        waits = waiting(known)
+        with pytest.raises(WrongNode, match="is fed"):
+            known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+        assert waits == [(3, 20)]
+        assert known.fields()["lone"] is False
+        known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+        known.check(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+        assert not ended
+
+    def test_with_data_it_is_not_fed_for_it_has_led(self) -> None:
+        known, ended, said = self.of_it(N1, N2)
+        waits = waiting(known, empty=False)
+        known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+        with pytest.raises(WrongNode, match="Move its data directory away"):
+            known.check(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+        assert ended
+        assert not waits
+
+
+def waiting(known: Directories, *, empty: bool = True) -> list[tuple[int, int]]:
+    """Terms and indices of what it waits for."""
+    waits: list[tuple[int, int]] = []
+
+    def wait_for(theirs: Claim, lineage: str, lost: bool) -> bool:
+        waits.append(theirs[:2])
+        return False
+
+    known.wait_for, known.empty, known.lacks = wait_for, lambda: empty, lambda: bool(waits)
+    return waits
+
+
+class TestFed:
+    """Of few, with what is from before: it leads nobody until it has what the other one has told it of."""
+
+    def told(
+        self, header: dict[str, Any], *, empty: bool, mine: tuple[int, int] = (0, 1), heard: int = 7
+    ) -> list[tuple[int, int]]:
+        own = Own(b"l" * LIFE_BYTES, 7, lambda: 7)
+        known = Directories(N1, MINE, {}, lambda *_: None, marks=Marks(own, {}, lambda *_: None))
+        known.follow(replace(configuration(*VOTERS), term=mine[0], index=mine[1]), settled=True)
+        waits = waiting(known, empty=empty)
+        header |= {"heard_lone": [[N1, MINE, b"k" * LIFE_BYTES, heard]]}
+        known.find_out(N2, header, Claim.of(header), Claim(*mine, VOTERS))
+        return waits
+
+    @pytest.mark.parametrize("voters", [1, 2, 3])
+    def test_an_empty_one_waits_for_what_is_newer_whoever_has_met_it(self, voters: int) -> None:
+        """It may have ended when the other one had met it again, and before it had heard of that."""
+        said = hello(SECOND, voters=voters)
+        assert self.told(said, empty=True) == [(3, 20)]
+        assert not self.told(said, empty=True, mine=(3, 20))
+        assert not self.told(said, empty=False), "it was away"
+        assert not self.told(said | {"members": [3, 20, [N2, N3]]}, empty=True), "it is no member"
+
+    def test_of_two_so_does_one_whose_disk_is_another_or_was_put_back(self) -> None:
+        said = hello(SECOND, voters=2)
+        assert self.told(said | {"met_lone": [[N1, FIRST]]}, empty=False) == [(3, 20)]
+        assert self.told(said, empty=False, heard=8) == [(3, 20)]
+        assert not self.told(hello(SECOND, voters=3), empty=False, heard=8)
+
+    def test_of_two_without_a_change_it_hears_of_their_history_all_the_same(self) -> None:
+        said = hello(SECOND, voters=2, met_lone=[[N1, FIRST]], lineage="ab" * 16)
+        assert self.told(said, empty=True, mine=(3, 20)) == [(3, 20)]
 
 
 class TestOwn:
@@ -303,7 +389,7 @@ class TestOwn:
         asked: list[str] = []
         kept.known.forget = lambda lineage: bool(asked.append(lineage) or True)
         with contextlib.suppress(WrongNode):
-            kept.known.find_out(N2, header)
+            kept.known.find_out(N2, header, claim(), claim())
         return asked
 
     def test_an_empty_one_that_others_have_met_with_another_disk_begins_anew(self) -> None:
@@ -315,11 +401,11 @@ class TestOwn:
 
     def test_the_link_ends_where_it_begins_anew_and_nowhere_else(self) -> None:
         kept, told = Kept(), hello(SECOND, met=[[N1, FIRST]])
-        kept.known.find_out(N2, told)  # it cannot: it has data
+        kept.known.find_out(N2, told, claim(), claim())  # it cannot: it has data
         kept.known.forget = lambda _: True
-        kept.known.find_out(N2, hello(SECOND, met=[[N1, MINE]]))
+        kept.known.find_out(N2, hello(SECOND, met=[[N1, MINE]]), claim(), claim())
         with pytest.raises(WrongNode, match="begins anew"):
-            kept.known.find_out(N2, told)
+            kept.known.find_out(N2, told, claim(), claim())
 
     def test_with_data_it_is_a_disk_of_before_or_a_second_process(self) -> None:
         with pytest.raises(WrongNode, match="has data"):
@@ -349,7 +435,7 @@ class TestOwn:
 )
 def test_what_is_no_directory_is_refused(change: dict[str, Any]) -> None:
     header, known = hello(FIRST) | change, Kept({N2: FIRST}).known
-    check = partial(known.find_out, N2, header)
+    check = partial(known.find_out, N2, header, claim(), claim())
     if "directory" in change:
         check = partial(known.check, N2, header, claim(), claim())
     with pytest.raises(ProtocolError):

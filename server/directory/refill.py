@@ -1,0 +1,88 @@
+"""The file that says that this node was empty when others told it how far they were (docs/decisions/0031).
+
+Until its journal is there, and that is committed, it leads nobody. Blocking.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from logboom.errors import CorruptData, Unavailable
+from logboom.types import NUMBER_MAX
+from ports.disk import Disk
+from ports.offload import Offload
+from raftlog.journal.membership import Refill
+from server.directory.manifest import sealed, unsealed
+
+REFILL: Final = "refill.json"
+ADVICE: Final = ". Move the data directory away, and start its node with an empty one: it is given everything"
+
+
+class Refills:
+    """Of one data directory. ``fatal`` is told what the disk refuses while the node runs."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, *, offload: Offload, fatal: Callable[[BaseException], None]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._path = directory / REFILL
+        self._offload = offload
+        self._fatal = fatal
+        self._changing = threading.Lock()
+        self._kept = 0
+        """Times that something else was to be waited for: the file is not removed for what was before."""
+
+    def found(self) -> Refill | None:
+        """None: nothing is waited for. Raises CorruptData."""
+        if not self._disk.exists(self._path):
+            return None
+        return self._refill(*decode(self._disk.read_file(self._path), path=str(self._path)))
+
+    def keep(self, term: int, index: int) -> Refill:
+        """From now on that is waited for: on the loop, before this node is fed. Durable; raises Unavailable."""
+        try:
+            with self._changing:
+                self._kept += 1
+                self._disk.replace_file(self._path, encode(term, index))
+        except OSError as error:
+            self._fatal(error)
+            raise Unavailable(f"{self._path}: {error.strerror or error}") from error
+        return self._refill(term, index)
+
+    def _refill(self, term: int, index: int) -> Refill:
+        def end(done: Callable[[], None]) -> None:
+            def removed(_: None, error: BaseException | None) -> None:
+                if error is not None:
+                    self._fatal(error)
+                else:
+                    done()
+
+            self._offload.submit(partial(self._remove, kept), removed)
+
+        kept = self._kept
+        return Refill(term, index, end)
+
+    def _remove(self, kept: int) -> None:
+        with self._changing:
+            if kept == self._kept and self._disk.exists(self._path):
+                self._disk.remove(self._path)
+                self._disk.sync_directory(self._directory)
+
+
+def encode(term: int, index: int) -> bytes:
+    """The file."""
+    return sealed({"index": index, "term": term})
+
+
+def decode(raw: bytes, *, path: str) -> tuple[int, int]:
+    """Term and Raft index. Raises CorruptData."""
+    said = unsealed(raw, path=path, only={"index", "term"}, advice=ADVICE)
+    term, index = said.get("term"), said.get("index")
+    if type(term) is not int or type(index) is not int or not (0 <= term < NUMBER_MAX and 0 < index < NUMBER_MAX):
+        raise CorruptData(f"{path} does not say what is waited for{ADVICE}", path=path)
+    return term, index
