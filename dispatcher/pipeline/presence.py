@@ -24,6 +24,7 @@ from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, Partition
 from partitions.apply.apply_core import WorkerState
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
+from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from raftlog.core import RaftLog
@@ -74,6 +75,10 @@ class Presence(ABC):
         """Leader only. Raises what keeps writes out of a partition that is there, or that it is not."""
         self.partitioning.check_writable(partition_id)
         self.voiding.check(partition_id)
+
+    def hole_of(self, partition_id: PartitionId) -> Hole | None:
+        """What holds it up here, if that is a batch that nobody has: its log, or only what is applied of it."""
+        return self.voiding.hole_of(partition_id)
 
     def foretold(self, routes: Sequence[Route], through: int) -> None:
         """See RaftEvents."""

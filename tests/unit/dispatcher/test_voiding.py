@@ -11,8 +11,10 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from dispatcher.pipeline.voiding import Voiding
-from logboom.errors import InvalidRequest, NotLeader, Voided
-from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from dispatcher.reading.feeds import FeedRequest
+from dispatcher.reading.tail import Tail
+from logboom.errors import CorruptData, InvalidRequest, NotLeader, Voided
+from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Kind
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
@@ -22,6 +24,7 @@ from raftlog.entries.voids import Void, Voids
 from raftlog.links.lacks import Lack
 from raftlog.repair.repair import ASK_AGAIN_S, Standing
 from raftlog.repair.seals import Seals
+from tests.unit.dispatcher import reading_world
 from tests.unit.partitions.batches import chain
 from tests.unit.partitions.holes_world import GONE, commit, with_hole
 from tests.unit.partitions.mending_world import flush, open_log
@@ -279,6 +282,24 @@ def test_what_lies_behind_one_that_others_have_applied_is_durable_and_it_is_lost
     assert node.voiding.hole_of(P) is None
     with pytest.raises(Voided):
         log.read_committed(after_index=before, through_index=1 << 40, max_bytes=1)
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_whoever_follows_what_is_applied_is_told_that_no_more_comes(*, follow: bool) -> None:
+    """He waited in front of it for ever, since what is behind it is durable; or was told that the log ends there."""
+    _, log, batches = with_hole()
+    before, gone = batches[GONE - 1].last_index, batches[GONE]
+    node, world, client = Node(at(before), log), reading_world.World(1), reading_world.Client()
+    node.carries_out(gone.header.first_index, gone.last_index, gone.digest, GONE + 1)
+    world.logs[P], world.applied[P] = log, before
+    world.hole_of = node.voiding.hole_of  # type: ignore[method-assign,assignment]
+    Tail(world, P, FeedRequest(credit=1 << 20, follow=follow, level=Level.APPLIED), **client.how()).move()
+    while world.jobs:
+        world.work()
+    assert reading_world.indexes(client) == [*range(1, before + 1)]
+    (end,) = client.ends
+    assert isinstance(end, CorruptData)
+    assert end.fields == {"first_index": gone.header.first_index, "last_index": gone.last_index}
 
 
 def test_one_that_turns_up_after_all_holds_up_nothing() -> None:
