@@ -174,7 +174,6 @@ class Node:
             workers=self.workers,
             pending=SimpleNamespace(voided=lambda *_: None),
             rebuilding=SimpleNamespace(is_remaking=lambda _: self.remaking),
-            snapshots=SimpleNamespace(installing=SimpleNamespace(least=0)),
             raft=SimpleNamespace(
                 admits=False,
                 repair=SimpleNamespace(seals=Seals(lambda *_: None), holes={}),
@@ -185,7 +184,7 @@ class Node:
         self.parent = pipeline.parent
         self.raft = pipeline.raft
         self.voiding = Voiding(pipeline)  # type: ignore[arg-type]
-        pipeline.look_again = self.voiding.look_again
+        pipeline.moved = lambda _: None
         if store is None:
             self.carries_out(4, 5, DIGEST, 9)
 
@@ -249,7 +248,7 @@ def test_a_state_that_has_what_several_did_steps_over_all_of_them() -> None:
     node.carries_out(8, 8, OTHER, 13)
     lacks = node.voiding.stuck()
     assert lacks is not None
-    assert (lacks.behind, "ends at 8" in lacks.story) == (12, True), "a set from behind all of them"
+    assert (lacks.behind, "ends at 5" in lacks.story) == (8, True), "a set from behind the first"
     node.workers[P] = at(9)
     node.voiding.look_again(P)
     assert (node.stepped_over, node.voiding.stuck()) == ([DIGEST, OTHER], None)
@@ -309,6 +308,26 @@ def test_one_that_turns_up_after_all_holds_up_nothing() -> None:
     assert log.append(gone)
     flush(log)
     assert node.voiding.hole_of(P) is None
+    assert node.voiding.stuck() is not None, "it is still to be applied"
+    node.workers[P] = at(gone.last_index)
+    assert node.voiding.stuck() is None
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_many_each_is_looked_at_once(*, turned: bool) -> None:
+    """For each of them all were: declared void one after the other, or heard of at a start, they held the loop."""
+    node, excused, held = Node(at(3)), list[int](), list[int]()
+    store: Any = node.voiding._pipeline.logs[P]
+    store.excuse = excused.append
+    store.holds = lambda last, _: held.append(last)
+    store.place_of = lambda last, _: last
+    many = range(10, 60)
+    for index in reversed(many) if turned else many:
+        node.carries_out(index, index, b"%16d" % index, index)
+    assert sorted(excused) == [*many]
+    held.clear()
+    assert node.voiding.hole_of(P) == 5
+    assert held == [5], "nothing behind the first"
 
 
 def test_the_log_of_one_that_is_not_open_goes_on_once_it_is_known_what_its_state_has() -> None:
