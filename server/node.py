@@ -240,6 +240,7 @@ class Node:
             completed=pipeline.snapshot_completed,
             kept=pipeline.snapshot_kept,
             fatal=self.fatal,
+            hole_of=pipeline.hole_of,
             give_up=partial(self.world.give_up, SETS),
             want=lambda: installing.keep(),  # noqa: PLW0108 - made below, of this
             free_bytes=self.data_dir.free_bytes,

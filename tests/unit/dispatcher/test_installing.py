@@ -434,19 +434,6 @@ async def test_one_that_was_wanted_is_not_taken_once_nothing_is_lacking() -> Non
     assert target.ready == [G], "which lies in front of what was wanted first"
 
 
-async def test_what_is_asked_for_last_counts() -> None:
-    """A hole that is known later may lie in front of the others: a set of in between is of use then."""
-    wire = Wire()
-    _, target = Source("a", wire), Target(wire)
-    target.applied = 100
-    wire.down.add("t")
-    target.installing.want("a batch is damaged", GlobalLogIndex(G + 100))
-    wire.down.clear()
-    target.installing.want("another one is", GlobalLogIndex(G - 1))
-    await target.ended()
-    assert target.ready == [G]
-
-
 async def test_one_that_was_wanted_is_fetched_to_its_end() -> None:
     wire = Wire()
     _, target = Source("a", wire), Target(wire)
