@@ -276,8 +276,10 @@ class TestDamage:
             backend.is_lost = lambda _: True  # type: ignore[attr-defined]
             reader = Reader(backend, start=1)
             await self.until(backend, lambda: bool(reader.end))
-            assert isinstance(reader.end[0], CorruptData)
+            (end,) = reader.end
+            assert isinstance(end, CorruptData)
             assert reader.indexes == list(range(1, batches[4].last_index + 1))
+            assert (end.first_index, end.last_index) == (batches[4].last_index + 1, batches[5].last_index)
 
         asyncio.run(play())
 
