@@ -252,6 +252,7 @@ class Node:
             completed=pipeline.snapshot_completed,
             kept=pipeline.snapshot_kept,
             fatal=self.fatal,
+            hole_of=pipeline.hole_of,
             give_up=partial(self.world.give_up, SETS),
             want=lambda: installing.keep(),  # noqa: PLW0108 - made below, of this
             spare_bytes=spare_bytes,

@@ -278,6 +278,9 @@ class NoNode:
     def applied_index(self, partition_id: PartitionId) -> int:
         return 0
 
+    def hole_of(self, partition_id: PartitionId) -> None:
+        return None
+
     def safe_horizon(self, partitions: object, level: object) -> int:
         return 5
 

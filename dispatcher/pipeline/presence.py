@@ -24,6 +24,7 @@ from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, Partition
 from partitions.apply.apply_core import WorkerState
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
+from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from raftlog.core import RaftLog
@@ -74,6 +75,10 @@ class Presence(ABC):
         """Leader only. Raises what keeps writes out of a partition that is there, or that it is not."""
         self.partitioning.check_writable(partition_id)
         self.voiding.check(partition_id)
+
+    def hole_of(self, partition_id: PartitionId) -> Hole | None:
+        """What holds it up here, if that is a batch that nobody has: its log, or only what is applied of it."""
+        return self.voiding.hole_of(partition_id)
 
     def foretold(self, routes: Sequence[Route], through: int) -> None:
         """See RaftEvents."""
@@ -164,6 +169,10 @@ class Presence(ABC):
         """Something about its worker has changed."""
         self.voiding.look_again(partition_id)
         self._publish(partition_id)
+        self.moved(partition_id)
+
+    def moved(self, partition_id: PartitionId) -> None:
+        """More of it may be durable, or be applied, or it may be shown as something else: soon, once for many."""
         self._touched.add(partition_id)
         self._settle_soon()
 
@@ -182,17 +191,23 @@ class Presence(ABC):
     def _stuck(self) -> Lacks | None:
         """Something that is to be applied is not here, and others have what it did: in sets from behind it.
 
-        Who has it in his state does not say whether he has such a set; he will.
+        Who has it in his state does not say whether he has such a set. He will; in write-behind, where he has more to
+        apply behind it, only once it is void. Of several the first: who lacks another one may have sets of in between
+        alone, until this node gives him one from behind that.
         """
+        first = self.voiding.stuck()
+        later: Lacks | None = None
         for (partition_id, _, last_index, digest), lack in self.raft.repair.lost():
             worker = self.workers.get(partition_id)
             if lack not in (Lack.COMPACTED, Lack.APPLIED) or worker is None or worker.applied_index >= last_index:
                 continue
             place = self.logs[partition_id].place_of(last_index, digest)
-            if place is not None or lack is Lack.COMPACTED:  # else the log goes on, and its place is known soon
-                story = f"partition {partition_id}: the batch that ends at {last_index} is damaged"
-                return Lacks(story, GlobalLogIndex(0 if place is None else place.global_index - 1))
-        return self.voiding.stuck()
+            story = f"partition {partition_id}: the batch that ends at {last_index} is damaged"
+            if place is not None and (first is None or place.global_index <= first.behind):
+                first = Lacks(story, GlobalLogIndex(place.global_index - 1))
+            elif place is None and lack is Lack.COMPACTED:  # else the log goes on, and its place is known soon
+                later = later or Lacks(story)
+        return first or later
 
     def _publish(self, partition_id: PartitionId) -> None:
         self._unshown.discard(partition_id)
@@ -207,8 +222,13 @@ class Presence(ABC):
         elif partition_id not in self._told_paused:
             self._told_paused.add(partition_id)
             self.submitting.paused(partition_id)
-        # A pause holds up what is applied alone, and so does a hole that is durable.
-        if store.hole is not None or (state != "paused" and self.voiding.hole_of(partition_id) is not None):
+        # A pause holds up what is applied alone, and so does a hole that is durable. What a set has to fill is more.
+        voiding = self.voiding
+        if state != "paused":
+            hole = voiding.hole_of(partition_id)
+        else:
+            hole = store.hole or voiding.awaited_hole_of(partition_id)
+        if hole is not None:
             state = "lost"
         self.watermarks.update(
             partition_id,

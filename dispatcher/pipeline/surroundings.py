@@ -112,3 +112,7 @@ class Surroundings(Protocol):
     def look_again(self, partition_id: PartitionId) -> None:
         """Something about its worker has changed."""
         ...
+
+    def moved(self, partition_id: PartitionId) -> None:
+        """More of it may be durable, or be applied, or it may be shown as something else."""
+        ...

@@ -52,7 +52,10 @@ class Voiding:
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
         """Who had a batch declared void, by its digest."""
         self._awaiting: dict[PartitionId, dict[bytes, Void]] = {}
-        """By digest what others have applied and this node has not: it needs a snapshot."""
+        """By digest what others have applied and this node has not: it needs a snapshot.
+
+        No more than there are voids in the journal, each of which somebody had to ask for.
+        """
         self.declared: Callable[[Voids], None] = lambda _: None
         """Told of every void, on the loop. Set by whoever made this."""
         self.renew: Callable[[PartitionId, int], bool] = lambda _partition, _index: False
@@ -74,10 +77,19 @@ class Voiding:
         damage = worker.damage if worker is not None else None
         if damage is not None and damage.digest in pipeline.raft.repair.holes:
             return store.place_of(damage.last_index, damage.digest)
-        applied = worker.applied_index if worker is not None else 0
-        awaited = sorted(self._awaited(partition_id), key=lambda each: each.last_index)
-        lacking = (each for each in awaited if each.last_index > applied)
-        first = next((each for each in lacking if not store.holds(each.last_index, each.digest)), None)
+        return self.awaited_hole_of(partition_id)
+
+    def awaited_hole_of(self, partition_id: PartitionId) -> Hole | None:
+        """The first that is void and not in the state here, though others have what it did: only a set helps."""
+        awaiting = self._awaiting.get(partition_id)
+        if awaiting is None:
+            return None  # at once: each write asks
+        store, worker = self._pipeline.logs[partition_id], self._pipeline.workers.get(partition_id)
+        applied, first = worker.applied_index if worker is not None else 0, None
+        for void in awaiting.values():
+            in_front = void.last_index > applied and (first is None or void.last_index < first.last_index)
+            if in_front and not store.holds(void.last_index, void.digest):
+                first = void
         return None if first is None else store.place_of(first.last_index, first.digest)
 
     def _awaited(self, partition_id: PartitionId) -> list[Void]:
@@ -130,11 +142,12 @@ class Voiding:
         return rows
 
     def stuck(self) -> Lacks | None:
-        """Why this node needs a snapshot: others have applied what is void, and it has not."""
+        """Why this node needs a snapshot: others have applied what is void, and it has not. Of several the first."""
         lifecycle = self._pipeline.parent.lifecycle
         living = (p for p in self._awaiting if not lifecycle.is_gone(p))  # destroyed before it was ever open
         awaited = (void for partition_id in living for void in self._awaited(partition_id))
-        void = max(awaited, key=lambda each: each.global_index, default=None)
+        lacking = (void for void in awaited if self._may_lack(void))  # it may have turned up, and been applied
+        void = min(lacking, key=lambda each: each.global_index, default=None)
         if void is None:
             return None
         story = f"others had applied the batch that ends at {void.last_index}, which is void"
@@ -328,12 +341,13 @@ class Voiding:
         if void.applied and self._may_lack(void):
             # What it did is in the states of others, and would be missing from this one.
             self._awaiting.setdefault(partition_id, {})[void.digest] = void
-            pipeline.snapshots.installing.least = max(pipeline.snapshots.installing.least, void.global_index)
             pipeline.raft.repair.seals.put(void.digest, on=False)
+            if worker is not None:
+                self._go_on_behind(void, store)
         else:
             self._step_over(void, store)
         if worker is not None:
-            pipeline.look_again(partition_id)
+            pipeline.moved(partition_id)
         if void.applied and pipeline.raft.admits:
             try:
                 pipeline.snapshots.taking.create(lambda _: None)  # for whoever needs one
@@ -366,9 +380,15 @@ class Voiding:
                 self._awaited_no_more(void)
                 self._step_over(void, pipeline.logs[partition_id])
             else:
-                # What is behind it is durable all the same: others apply what is so on a majority, and cannot give
-                # this node the set that it needs before. Its own worker stops there, since nothing can be read.
-                pipeline.logs[partition_id].excuse(void.last_index)
+                self._go_on_behind(void, pipeline.logs[partition_id])
+
+    def _go_on_behind(self, void: Void, store: PartitionLog) -> None:
+        """What is behind it is durable though the state lacks it.
+
+        Others apply what is so on a majority, and cannot give this node the set that it needs before. Its own worker
+        stops there, since nothing can be read.
+        """
+        store.excuse(void.last_index)
 
     def _awaited_no_more(self, void: Void) -> None:
         """Others of its partition may be."""

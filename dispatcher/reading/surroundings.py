@@ -15,6 +15,7 @@ from logboom.settings import Settings
 from logboom.state_machine import Machine
 from logboom.types import GlobalLogIndex, Level, PartitionId
 from partitions.apply.worker import ApplyWorker
+from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from ports.clock import Clock
@@ -152,3 +153,5 @@ class Surroundings(Protocol):
     def damaged(self, partition_id: PartitionId, damage: DamagedBatch) -> None: ...
 
     def is_lost(self, digest: bytes) -> bool: ...
+
+    def hole_of(self, partition_id: PartitionId) -> Hole | None: ...

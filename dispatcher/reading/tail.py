@@ -22,6 +22,7 @@ from logboom.wire import FLAG_MORE, Kind
 from partitions.log.batch import Batch
 from partitions.log.chunks import Chunk
 from partitions.log.compaction import Taken
+from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 
@@ -100,10 +101,9 @@ class Tail(Feed):
             self._begin_at(self._log.first_available_index)  # removed since it came: nobody promised that
         end = self._end_index
         if self._next > end:
-            hole = self._log.hole
+            hole = self._hole()
             if hole is not None and self._next >= hole.first_index:
-                story = f"partition {self._log.partition_id}: no node has the batch from {hole.first_index} on"
-                self._end(CorruptData(story, first_index=hole.first_index, last_index=hole.last_index))
+                self._end_in_front_of(hole)
                 return
             if not self._wanted.follow and self._open:
                 if not self._has_come_back():  # what it lacks is not the end of anything
@@ -114,6 +114,23 @@ class Tail(Feed):
             return
         if self._may_read:
             self._read_next(end)
+
+    def _hole(self) -> Hole | None:
+        """What will not come, as far as it is known. The log may go on behind what nobody has, and the state not."""
+        return self._backend.hole_of(self._partition_id) if self._wanted.level is Level.APPLIED else self._log.hole
+
+    def _end_in_front_of(self, hole: Hole) -> None:
+        story = f"partition {self._partition_id}: no node has the batch from {hole.first_index} on"
+        self._end(CorruptData(story, first_index=hole.first_index, last_index=hole.last_index))
+
+    def _failed(self, error: BaseException | None) -> None:
+        hole = None
+        if isinstance(error, DamagedBatch) and self._backend.is_lost(error.digest):
+            hole = self._log.place_of(error.last_index, error.digest)
+        if hole is None:
+            super()._failed(error)
+        else:
+            self._end_in_front_of(hole)
 
     def _has_come_back(self) -> bool:
         """This node has as much as before it was started. A state that stands still keeps nothing of a log back."""

@@ -6,7 +6,7 @@ A thread writes them; the loop looks how that goes. Dumps are users' code, too: 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -16,9 +16,12 @@ from logboom.errors import Unavailable
 from logboom.state_machine import Entry, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.apply.worker import ApplyWorker
-from raftlog.entries.parent_state import ParentState
+from partitions.log.holes import Hole
+from raftlog.entries.parent_state import EMPTY, ParentState
 
 log = structlog.get_logger(__name__)
+HoleOf = Callable[[PartitionId], Hole | None]
+"""What holds a partition up here, if that is a batch that nobody has."""
 
 
 class Asked(NamedTuple):
@@ -91,6 +94,10 @@ class Gathering:
         """A partition whose state will not come: it is damaged for good."""
         return next((p for p in self.missing if p in workers and workers[p].useless), None)
 
+    def lost(self, workers: Mapping[PartitionId, ApplyWorker], hole_of: HoleOf) -> str | None:
+        """Why a state will not come, as far as is known now: see ``lost_of``."""
+        return lost_of(self.parent, ((p, workers[p]) for p in self.missing if p in workers), hole_of)
+
     def progress(self) -> Progress:
         """How far it is."""
         captured = self.partitions - len(self.missing)
@@ -114,6 +121,16 @@ class Gathering:
         """Its dump is closed."""
         if self._written == partition_id:
             self._written = None
+
+
+def lost_of(parent: ParentState, workers: Iterable[tuple[PartitionId, ApplyWorker]], hole_of: HoleOf) -> str | None:
+    """Why one of these states does not come to the cut at ``parent``: in front of that is a batch that nobody has."""
+    for partition_id, worker in workers:
+        last_index = parent.tails.get(partition_id, EMPTY).last_index
+        hole = hole_of(partition_id) if worker.applied_index < last_index else None
+        if hole is not None and hole.first_index <= last_index:
+            return f"partition {partition_id} lacks a batch that is lost"
+    return None
 
 
 class Stuck(dict[PartitionId, Gathering]):

@@ -160,8 +160,7 @@ class Installing:
 
     def want(self, why: str, behind: GlobalLogIndex = GlobalLogIndex(0)) -> None:
         """This node cannot go on with what it has: ask for a set, and for one behind this index."""
-        least = GlobalLogIndex(behind + 1)
-        self.least = max(self.least, least) if self._wanted else least
+        self.least = GlobalLogIndex(behind + 1)
         self._wanted_until = self._clock.monotonic() + WANTED_S
         if self._task is None:
             if why != self._why:

@@ -15,7 +15,7 @@ import structlog
 
 from dispatcher.upkeep.compaction import Compaction
 from dispatcher.upkeep.due import FAILED_S, Due
-from dispatcher.upkeep.gathering import Asked, Gathering, Progress, Stuck, let_go
+from dispatcher.upkeep.gathering import Asked, Gathering, HoleOf, Progress, Stuck, let_go, lost_of
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
@@ -37,6 +37,7 @@ CUT: Final = {"do": "cut"}
 CAPTURES_MAX: Final = 64
 """Partitions that are asked for their state at the same time; who has something to apply comes by himself."""
 DUMP_LOOK_S: Final = 1.0
+HOLE_LOOK_S: Final = 1.0
 ASK_AGAIN_S: Final = 5.0
 WANT_AGAIN_S: Final = 5.0
 NAP_S: Final = 0.25
@@ -70,6 +71,7 @@ class Snapshotting:
         completed: Callable[[SetMeta], None],
         kept: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
+        hole_of: HoleOf = lambda _: None,
         give_up: Callable[[], None] = lambda: None,
         want: Callable[[], None] = lambda: None,
         spare_bytes: int = 0,
@@ -80,7 +82,7 @@ class Snapshotting:
 
         ``spare_bytes``: of the disk are left to the logs.
         ``give_up``: ``offload`` waits no longer for the job that it has; raises OSError if it has to. ``want`` asks for
-        another node's set, of which ``fetched`` is to be told.
+        another node's set, of which ``fetched`` is to be told. ``hole_of`` a partition: what holds it up.
         """
         self._settings = settings
         self._cluster = cluster
@@ -94,13 +96,13 @@ class Snapshotting:
         self._sleep = sleep
         self._completed, self._kept = completed, kept
         self._fatal = fatal
-        self._give_up, self._want = give_up, want
+        self._give_up, self._want, self._hole_of = give_up, want, hole_of
         self._spare_bytes = spare_bytes
         self._gathering: Gathering | None = None
         self._asked_first: tuple[Asked, float] | None = None
         """What its thread was found to wait for, and since when."""
         self._stuck = Stuck()
-        self._look_at_dumps_at = self._want_at = 0.0
+        self._look_at_dumps_at = self._look_at_holes_at = self._want_at = 0.0
         self._asked_at: float | None = None
         """When this leader last asked for a cut that has not come yet."""
         self._waiting: list[Done] = []
@@ -199,10 +201,13 @@ class Snapshotting:
             log.warning("cut_passed_over", global_index=parent.global_index, reason=story)
             self._fail(Unavailable(f"{story}; try again later", retry_after=FAILED_S))
             return
+        gone = lost_of(parent, workers.items(), self._hole_of)
         if any(worker.useless for worker in workers.values()):
-            log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index)
+            gone = "the state of a partition is damaged here"
+        if gone is not None:
+            log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index, reason=gone)
             self._due.failed()
-            self._fail(Unavailable("the state of a partition is damaged here"))
+            self._answer(Unavailable(gone))
             return
         gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], now)
         gathering.reclaimable = self._due.reclaimable
@@ -265,11 +270,18 @@ class Snapshotting:
             self._abandon(gathering, story, Unavailable(story), by_machine=True)
 
     def _look_at_states(self) -> None:
-        """One that is damaged for good while its worker is still on its way to the cut will never be captured."""
-        gathering = self._gathering
-        useless = None if gathering is None or self._closed else gathering.useless(self._workers)
-        if gathering is not None and useless is not None:
+        """One that is damaged for good, or lacks a batch, while its worker is on its way to the cut never comes."""
+        gathering, now = self._gathering, self._clock.monotonic()
+        if gathering is None or self._closed:
+            return
+        useless = gathering.useless(self._workers)
+        if useless is not None:
             self._abandon(gathering, f"the state of partition {useless} is damaged here")
+        elif now >= self._look_at_holes_at:
+            self._look_at_holes_at = now + HOLE_LOOK_S
+            lost = gathering.lost(self._workers, self._hole_of)
+            if lost is not None:
+                self._abandon(gathering, lost)
 
     def _look_for_others(self) -> None:
         """A machine here gives no dump, or does not open: what others have taken is the same, and the logs go by it."""
@@ -326,7 +338,7 @@ class Snapshotting:
         log.error("snapshot_failed", global_index=gathering.global_index, error=why, exc_info=where)
         later = 1.0 if error is None else FAILED_S
         story = error.message if isinstance(error, LogboomError) else why
-        self._fail(Unavailable(f"the snapshot failed: {story}", retry_after=later))
+        self._answer(Unavailable(f"the snapshot failed: {story}", retry_after=later))
 
     def _write(self, gathering: Gathering) -> SetMeta:
         """Off the loop."""
@@ -400,23 +412,25 @@ class Snapshotting:
         self.seconds.observe(self._clock.monotonic() - gathering.began)
         log.info("snapshot_complete", global_index=meta.global_index, bytes=meta.states_bytes)
         (self._kept if gathering.came else self._completed)(meta)
-        done, self._awaiting = self._awaiting, []
-        for each in done:
-            each(meta)
+        self._answer(meta)
         self._compaction.start()
 
     def _answer_if_known(self, global_index: GlobalLogIndex) -> None:
         """A cut right behind another: there is nothing new to take."""
         newest = self._store.newest
         if self._gathering is None and newest is not None and newest.global_index == global_index:
-            done, self._awaiting = self._awaiting, []
-            for each in done:
-                each(newest)
+            self._answer(newest)
 
     def _fail(self, error: LogboomError) -> None:
-        done, self._waiting, self._awaiting = [*self._waiting, *self._awaiting], [], []
+        self._awaiting += self._waiting
+        self._waiting = []
+        self._answer(error)
+
+    def _answer(self, found: SetMeta | LogboomError) -> None:
+        """To whom waits for the cut that was asked for. Who came since waits for another, of use to others at least."""
+        done, self._awaiting = self._awaiting, []
         for each in done:
-            each(error)
+            each(found)
 
     # -- the end
 

@@ -20,6 +20,7 @@ from logboom.settings import LogSettings, ReadSettings
 from logboom.types import DurabilityMode, Level, PartitionId, ProducerId, Record, Term
 from logboom.wire import Frame, Kind
 from partitions.log.batch import Batch, build_batch
+from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
 
 SETTINGS = LogSettings(segment_bytes=2000, open_files_max=2, reader_lease_ms=1000)
@@ -170,6 +171,9 @@ class World:
 
     def is_lost(self, digest: bytes) -> bool:
         return digest in self.lost
+
+    def hole_of(self, partition: int) -> Hole | None:
+        return self.logs[partition].hole
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         def run() -> None:

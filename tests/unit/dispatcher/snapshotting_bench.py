@@ -14,6 +14,7 @@ from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply.apply_counts import ApplyCounts
+from partitions.log.holes import Hole
 from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -124,6 +125,7 @@ class Bench:
         self.lineage = ""
         self.slept, self.given_up, self.wanted = list[float](), list[int](), list[float]()
         self.counts = ApplyCounts()
+        self.holes = dict[PartitionId, Hole]()
         self.completed, self.kept = list[SetMeta](), list[SetMeta]()
         self.compactions, self.fatal = list[int](), list[BaseException]()
 
@@ -160,6 +162,7 @@ class Bench:
             completed=self.completed.append,
             kept=self.kept.append,
             fatal=self.fatal.append,
+            hole_of=self.holes.get,
             give_up=lambda: self.given_up.append(1),
             want=lambda: self.wanted.append(self.now),
             spare_bytes=spare_bytes,

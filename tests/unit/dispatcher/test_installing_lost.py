@@ -113,3 +113,16 @@ async def test_what_one_cannot_read_of_a_set_is_no_word_against_what_others_gave
     wire.spoil = lambda frame: frame
     source.serving._offered.clear()
     await given(source, target)
+
+
+async def test_what_is_asked_for_last_counts() -> None:
+    """A hole that is known later may lie in front of the others: a set of in between is of use then."""
+    wire = Wire()
+    _, target = Source("a", wire), Target(wire)
+    target.applied = 100
+    wire.down.add("t")
+    target.installing.want("a batch is damaged", GlobalLogIndex(G + 100))
+    wire.down.clear()
+    target.installing.want("another one is", GlobalLogIndex(G - 1))
+    await target.ended()
+    assert target.ready == [G]

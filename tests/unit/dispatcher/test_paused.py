@@ -55,10 +55,21 @@ class Paused(Node):
 
 
 @pytest.mark.parametrize(
-    ("hole", "damage", "shown"), [(True, True, "lost"), (False, True, "paused"), (False, False, "paused")]
+    ("hole", "damage", "awaited", "shown"),
+    [
+        (True, True, False, "lost"),
+        (False, True, False, "paused"),
+        (False, True, True, "lost"),
+        (False, False, False, "paused"),
+    ],
 )
-def test_one_that_is_lost_as_well_is_shown_as_what_holds_up_more(*, hole: bool, damage: bool, shown: str) -> None:
-    """A barrier for `durable` waited until its deadline, as if a pause were all: that holds up only what is applied."""
+def test_one_that_is_lost_as_well_is_shown_as_what_holds_up_more(
+    *, hole: bool, damage: bool, awaited: bool, shown: str
+) -> None:
+    """A barrier for `durable` waited until its deadline, as if a pause were all: that holds up only what is applied.
+
+    What waits for another node's set is not helped by whoever resumes it.
+    """
     told, desk = list[PartitionId](), BarrierDesk()
     _, answers = desk.wait(5, [A], Level.DURABLE)
     pipeline = SimpleNamespace(
@@ -69,13 +80,16 @@ def test_one_that_is_lost_as_well_is_shown_as_what_holds_up_more(*, hole: bool, 
         rebuilding=SimpleNamespace(
             shown=lambda _: (SimpleNamespace(applied_index=2, applied_global_index=2), "paused"), fenced=lambda _: False
         ),
-        voiding=SimpleNamespace(hole_of=lambda _: object() if hole or damage else None),
+        voiding=SimpleNamespace(
+            hole_of=lambda _: object() if hole or damage else None,
+            awaited_hole_of=lambda _: object() if awaited else None,
+        ),
         submitting=SimpleNamespace(paused=told.append),
         watermarks=desk.watermarks,
     )
     Presence._publish(cast("Presence", pipeline), A)
     assert desk.watermarks.of(A).state == shown
-    assert [getattr(answer, "blocked", None) for answer in answers] == ([[[A, "lost"]]] if hole else [])
+    assert [getattr(answer, "blocked", None) for answer in answers] == ([[[A, "lost"]]] if shown == "lost" else [])
     assert told == [A], "who waits for what is applied is told of the pause"
     Presence._publish(cast("Presence", pipeline), A)
     assert told == [A], "once: whoever comes later is refused at once"

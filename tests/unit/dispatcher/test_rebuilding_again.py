@@ -214,6 +214,36 @@ async def test_for_what_another_node_has_of_a_lost_batch_only_a_set_from_behind_
     assert world.behind == [8], "its state has come past it"
 
 
+@pytest.mark.parametrize("void_at", [None, 5, 7, 20])
+@pytest.mark.parametrize("turned", [False, True])
+async def test_of_several_that_are_lost_a_set_from_behind_the_first_is_asked_for(
+    *, turned: bool, void_at: int | None
+) -> None:
+    """It was behind any of them: one in between is all that a node can give which lacks another one itself."""
+    presence = lacking(Lack.APPLIED)
+    other, unplaced = (Route(PartitionId(p), Term(1), PartitionLogIndex(5), bytes([p])) for p in (4, 5))
+    lost = [(unplaced, Lack.COMPACTED), *presence.raft.repair.lost(), (other, Lack.COMPACTED)]
+    presence.raft.repair.lost = lambda: lost[::-1] if turned else lost
+    at: dict[PartitionId, dict[bytes, int]] = {P: {b"d": 9}, other.partition_id: {other.digest: 7}, PartitionId(5): {}}
+    for partition, places in at.items():
+        presence.workers[partition] = SimpleNamespace(applied_index=4)
+        presence.logs[partition] = SimpleNamespace(place_of=place_in(places))
+    void = None if void_at is None else Lacks("void", GlobalLogIndex(void_at - 1))
+    presence.voiding.stuck = lambda: void
+    lacks = Presence._stuck(presence)
+    assert lacks is not None
+    assert (lacks.behind, "void" in lacks.story) == ((4, True) if void_at == 5 else (6, void_at == 7))
+    del at[P][b"d"], at[other.partition_id][other.digest]
+    void = None
+    lacks = Presence._stuck(presence)
+    assert lacks is not None
+    assert lacks.behind == 0, "of what is not ordered here yet nobody knows where it will be"
+
+
+def place_in(places: dict[bytes, int]) -> Callable[[int, bytes], Any]:
+    return lambda _, digest: SimpleNamespace(global_index=places[digest]) if digest in places else None
+
+
 @pytest.mark.parametrize("lack", [Lack.ABSENT, Lack.DAMAGED, Lack.APPLIED, None])
 def test_what_nobody_has_in_a_state_or_is_not_committed_here_yet_no_set_is_asked_for(lack: Lack | None) -> None:
     assert Presence._stuck(lacking(lack, committed=lack is not Lack.APPLIED)) is None

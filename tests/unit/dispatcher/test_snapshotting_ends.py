@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from dispatcher.sessions import admin
-from dispatcher.upkeep.snapshotting import WAITERS_MAX, WANT_AGAIN_S
+from dispatcher.upkeep.snapshotting import CUT, HOLE_LOOK_S, WAITERS_MAX, WANT_AGAIN_S
 from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.settings import SnapshotSettings
 from logboom.state_machine import Entry
-from logboom.types import PartitionId
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.log.holes import Hole
 from tests.unit.dispatcher.snapshotting_bench import Bench, Closing
 
 BEHIND, CAPTURED = PartitionId(0), PartitionId(1)
@@ -63,6 +64,42 @@ def test_one_that_waits_for_a_state_that_is_damaged_for_good_is_given_up() -> No
     assert [answer.message for answer in answers] == ["the snapshot failed: the state of partition 0 is damaged here"]
     assert (bench.taking.progress(), bench.taking.failed) == (None, 1)
     assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
+
+
+def hole(first: int) -> Hole:
+    return Hole(PartitionLogIndex(first), PartitionLogIndex(first), b"d" * 16, GlobalLogIndex(29))
+
+
+def test_one_that_waits_for_a_state_that_lacks_what_nobody_has_is_given_up_for_the_next() -> None:
+    """While a leader lacked a batch no cut was asked for, for whoever had the state: neither gave it to the other."""
+    bench = under_way()
+    answers: list[Any] = []
+    bench.taking._awaiting.append(answers.append)
+    bench.holes[BEHIND] = hole(11)
+    bench.taking.tick()
+    later = bench.create()
+    assert (answers, bench.proposed) == ([], []), "what is behind the cut holds nothing up"
+    bench.holes[BEHIND], bench.now = hole(10), HOLE_LOOK_S
+    bench.taking.tick()
+    assert [answer.message for answer in answers] == ["the snapshot failed: partition 0 lacks a batch that is lost"]
+    assert (bench.taking.progress(), later, bench.proposed) == (None, [], [CUT])
+    assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
+    bench.cut(31)
+    assert bench.taking.progress() is None, "nor is one begun"
+    assert [answer.message for answer in later] == ["partition 0 lacks a batch that is lost"]
+    bench.holes.clear()
+    bench.cut(32)
+    bench.workers[BEHIND].arrive(at=10)
+    bench.offload.run()
+    assert bench.sets() == [32]
+
+
+def test_what_is_lost_is_of_no_account_to_a_state_that_has_come_to_the_cut() -> None:
+    bench = Bench()
+    bench.holes[BEHIND] = hole(10)
+    bench.cut(30)
+    bench.offload.run()
+    assert bench.sets() == [30]
 
 
 @pytest.mark.parametrize("says", [9, 11])

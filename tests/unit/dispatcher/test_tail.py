@@ -15,6 +15,7 @@ from logboom.errors import CorruptData, IndexCompacted, LogboomError, Unavailabl
 from logboom.types import Level
 from logboom.wire import Kind
 from partitions.log.batch import Batch
+from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from tests.unit.dispatcher.reading_world import ANY_PACE
@@ -50,6 +51,9 @@ class Backend:
 
     def applied_index(self, _: int) -> int:
         return self.applied
+
+    def hole_of(self, _: int) -> Hole | None:
+        return self._log.hole
 
     def _gone(self) -> None:
         self.subscribed -= 1
@@ -272,8 +276,10 @@ class TestDamage:
             backend.is_lost = lambda _: True  # type: ignore[attr-defined]
             reader = Reader(backend, start=1)
             await self.until(backend, lambda: bool(reader.end))
-            assert isinstance(reader.end[0], CorruptData)
+            (end,) = reader.end
+            assert isinstance(end, CorruptData)
             assert reader.indexes == list(range(1, batches[4].last_index + 1))
+            assert (end.first_index, end.last_index) == (batches[4].last_index + 1, batches[5].last_index)
 
         asyncio.run(play())
 

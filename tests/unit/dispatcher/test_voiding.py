@@ -11,8 +11,10 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from dispatcher.pipeline.voiding import Voiding
-from logboom.errors import InvalidRequest, NotLeader, Voided
-from logboom.types import GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
+from dispatcher.reading.feeds import FeedRequest
+from dispatcher.reading.tail import Tail
+from logboom.errors import CorruptData, InvalidRequest, NotLeader, Voided
+from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Kind
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
@@ -22,6 +24,7 @@ from raftlog.entries.voids import Void, Voids
 from raftlog.links.lacks import Lack
 from raftlog.repair.repair import ASK_AGAIN_S, Standing
 from raftlog.repair.seals import Seals
+from tests.unit.dispatcher import reading_world
 from tests.unit.partitions.batches import chain
 from tests.unit.partitions.holes_world import GONE, commit, with_hole
 from tests.unit.partitions.mending_world import flush, open_log
@@ -171,7 +174,6 @@ class Node:
             workers=self.workers,
             pending=SimpleNamespace(voided=lambda *_: None),
             rebuilding=SimpleNamespace(is_remaking=lambda _: self.remaking),
-            snapshots=SimpleNamespace(installing=SimpleNamespace(least=0)),
             raft=SimpleNamespace(
                 admits=False,
                 repair=SimpleNamespace(seals=Seals(lambda *_: None), holes={}),
@@ -182,7 +184,7 @@ class Node:
         self.parent = pipeline.parent
         self.raft = pipeline.raft
         self.voiding = Voiding(pipeline)  # type: ignore[arg-type]
-        pipeline.look_again = self.voiding.look_again
+        pipeline.moved = lambda _: None
         if store is None:
             self.carries_out(4, 5, DIGEST, 9)
 
@@ -246,7 +248,7 @@ def test_a_state_that_has_what_several_did_steps_over_all_of_them() -> None:
     node.carries_out(8, 8, OTHER, 13)
     lacks = node.voiding.stuck()
     assert lacks is not None
-    assert (lacks.behind, "ends at 8" in lacks.story) == (12, True), "a set from behind all of them"
+    assert (lacks.behind, "ends at 5" in lacks.story) == (8, True), "a set from behind the first"
     node.workers[P] = at(9)
     node.voiding.look_again(P)
     assert (node.stepped_over, node.voiding.stuck()) == ([DIGEST, OTHER], None)
@@ -281,6 +283,24 @@ def test_what_lies_behind_one_that_others_have_applied_is_durable_and_it_is_lost
         log.read_committed(after_index=before, through_index=1 << 40, max_bytes=1)
 
 
+@pytest.mark.parametrize("follow", [True, False])
+def test_whoever_follows_what_is_applied_is_told_that_no_more_comes(*, follow: bool) -> None:
+    """He waited in front of it for ever, since what is behind it is durable; or was told that the log ends there."""
+    _, log, batches = with_hole()
+    before, gone = batches[GONE - 1].last_index, batches[GONE]
+    node, world, client = Node(at(before), log), reading_world.World(1), reading_world.Client()
+    node.carries_out(gone.header.first_index, gone.last_index, gone.digest, GONE + 1)
+    world.logs[P], world.applied[P] = log, before
+    world.hole_of = node.voiding.hole_of  # type: ignore[method-assign,assignment]
+    Tail(world, P, FeedRequest(credit=1 << 20, follow=follow, level=Level.APPLIED), **client.how()).move()
+    while world.jobs:
+        world.work()
+    assert reading_world.indexes(client) == [*range(1, before + 1)]
+    (end,) = client.ends
+    assert isinstance(end, CorruptData)
+    assert end.fields == {"first_index": gone.header.first_index, "last_index": gone.last_index}
+
+
 def test_one_that_turns_up_after_all_holds_up_nothing() -> None:
     _, log, batches = with_hole()
     node, gone = Node(at(batches[GONE - 1].last_index), log), batches[GONE]
@@ -288,6 +308,26 @@ def test_one_that_turns_up_after_all_holds_up_nothing() -> None:
     assert log.append(gone)
     flush(log)
     assert node.voiding.hole_of(P) is None
+    assert node.voiding.stuck() is not None, "it is still to be applied"
+    node.workers[P] = at(gone.last_index)
+    assert node.voiding.stuck() is None
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_many_each_is_looked_at_once(*, turned: bool) -> None:
+    """For each of them all were: declared void one after the other, or heard of at a start, they held the loop."""
+    node, excused, held = Node(at(3)), list[int](), list[int]()
+    store: Any = node.voiding._pipeline.logs[P]
+    store.excuse = excused.append
+    store.holds = lambda last, _: held.append(last)
+    store.place_of = lambda last, _: last
+    many = range(10, 60)
+    for index in reversed(many) if turned else many:
+        node.carries_out(index, index, b"%16d" % index, index)
+    assert sorted(excused) == [*many]
+    held.clear()
+    assert node.voiding.hole_of(P) == 5
+    assert held == [5], "nothing behind the first"
 
 
 def test_the_log_of_one_that_is_not_open_goes_on_once_it_is_known_what_its_state_has() -> None:
