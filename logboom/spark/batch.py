@@ -30,7 +30,7 @@ from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
 from logboom.spark.options import ReadOptions, Target, View, WriteOptions
 from logboom.spark.read import read_log, read_merged, read_state
-from logboom.spark.report import finish, leave_error
+from logboom.spark.report import check_where, finish, leave_error
 from logboom.spark.shares import EVERYTHING, Merged, Share, Span, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
 from logboom.types import lineage_shown
@@ -179,8 +179,17 @@ def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskRep
 
 
 def task_message(plan: WritePlan, rows: Iterable[pa.RecordBatch], context: Any) -> TaskMessage:
-    """In a task: write its rows, and say what was written, and in which history of the cluster."""
+    """In a task: write its rows, and say what was written, and in which history of the cluster.
+
+    Raises LineageMismatch, with nothing written, where a stream's batches before went into another one.
+    """
     found = session(plan.target)
+    if plan.went is not None:
+        try:
+            check_where(plan, history(found))
+        except LineageMismatch:  # of a client of before the restore, say, which has not asked anybody since
+            found = session(plan.target, but=found)
+            check_where(plan, history(found))
     report = write_task(plan, rows, task=context.partitionId(), attempt=context.attemptNumber(), sender=found)
     if report.rows:
         cluster, lineage = history(found)
