@@ -23,6 +23,7 @@ from logboom.errors import (
     LogboomError,
     NonDeterministicReplay,
     Outcome,
+    UnknownOutcome,
     from_wire,
 )
 from logboom.spark.connection import session
@@ -34,6 +35,8 @@ Check = Callable[[WritePlan, "Report"], "Report"]
 log: Final = logging.getLogger("logboom.spark")
 LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
 
+WHY_MAX: Final = 2_000
+"""Characters: Spark may say it with all of its stack."""
 FORM: Final = "crc-"
 """How fingerprints are made; those of another form say nothing of rows."""
 
@@ -195,6 +198,16 @@ def leave_error(path: str, error: LogboomError, **kept: Any) -> None:
         _leave(path, {"error": error.to_wire(), **kept})
     except OSError as full:  # what went wrong before says more
         log.warning("no report can be left at %s: %s", path, full)
+
+
+def leave_begun(path: str, name: str, because: Exception | None = None) -> None:
+    """In place of the report of an earlier write, until this one has come to its end; with why it does not, if known.
+
+    Whoever is killed on the way leaves nothing else.
+    """
+    why = "" if because is None else f" ({str(because)[:WHY_MAX]})"
+    story = f"{name} was begun, and has not come to its end{why}; what it wrote stays, and a run under the same writeId"
+    leave_error(path, UnknownOutcome(f"{story} completes it"))
 
 
 def same_as_before(plan: WritePlan, report: Report) -> Report:
