@@ -164,8 +164,8 @@ def session_of(target: Target, partition: SharePartition | MergedPartition) -> S
     found = session(target, but=found)
     if (now := history(found)) != planned:
         raise LineageMismatch(
-            f"the cluster was restored since this query was planned: that was in {lineage_shown(planned[1])} of "
-            f"{planned[0]!r}, and this is {lineage_shown(now[1])} of {now[0]!r}; load() it anew",
+            f"the cluster was restored since this query was planned: that was in {planned[0]!r} "
+            f"({lineage_shown(planned[1])}), and this is {now[0]!r} ({lineage_shown(now[1])}); load() it anew",
             outcome="not_applied",
             cluster=planned[1] or planned[0],
             expected=now[1] or now[0],
