@@ -48,6 +48,7 @@ class LogReading:
         credit: int = TAIL_CREDIT,
         node: str | None = None,
         on_node: OnNode | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[LogBatch, None]:
         """The log of a partition from a position on, batch by batch; with ``follow``, for ever.
 
@@ -63,8 +64,8 @@ class LogReading:
         ``LogBatch.offsets``. ``batch_records`` and ``batch_bytes``: larger batches come in pieces. ``cold``: nobody
         else reads this soon. ``credit``: bytes that the node sends ahead of what was taken. ``batch.position`` is the
         ``start`` to go on from. What was lost and declared void is stepped over, and ``on_void`` is told of it; what
-        that raises ends the tail. When a node is lost another is found within the client's ``timeout``. ``on_node``
-        is told the address of each that is asked.
+        that raises ends the tail. When a node is lost another is found within ``timeout`` (by default the client's).
+        ``on_node`` is told the address of each that is asked.
         """
         if type(credit) is not int or credit < 1:
             raise InvalidRequest(f"credit is a number of bytes above 0, not {credit!r}")
@@ -79,7 +80,7 @@ class LogReading:
             fields=fields,
             on_compacted=on_compacted,
             on_void=on_void,
-            patience=self.timeout,
+            patience=seconds(self.timeout if timeout is None else timeout),
             credit=credit,
             on_node=on_node,
         )

@@ -9,42 +9,64 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 from logboom.client import Client
 from logboom.client.reads import LogBatch, close_now
-from logboom.errors import Voided
-from logboom.spark.connection import all_or_none
+from logboom.errors import DeadlineExceeded, LogboomError, Voided
 from logboom.spark.shares import Share
-from logboom.spark.times import in_turn
+from logboom.spark.times import Looks
+from logboom.types import MIB
 
 APART_MAX: Final = 256
 """Logs: of each a batch is held, and a stream is open."""
+HELD_MIN: Final = 256 * MIB
+"""Of these batches there may be so much, or what a task may hold of records so many times:"""
+HELD_FETCHES: Final = 16
+SHARE: Final = 0.75
+"""Of the time of a request, for the next log to say where it begins: then it is known why none does."""
 
 
-async def in_order(client: Client, shares: Sequence[Share], *, credit: int) -> AsyncIterator[LogBatch | Voided]:
+class TooLarge(Exception):
+    """A batch of each log is more than may be held."""
+
+
+async def in_order(
+    client: Client, shares: Sequence[Share], *, credit: int, held_max: int
+) -> AsyncIterator[LogBatch | Voided]:
     """All of the shares, by their global index; what was declared void in its place.
 
-    ``credit``: bytes of each that come ahead. Raises IndexCompacted where all nodes have removed something of one.
+    ``credit``: bytes of each that come ahead; ``held_max``: of all, of what comes next of each. Raises IndexCompacted
+    where all nodes have removed something of one, TooLarge, TimeoutError where some do not say where they begin.
     """
     feeds = dict[int, AsyncGenerator[LogBatch | Voided, None]]()
     heads = list[tuple[int, int, LogBatch | Voided]]()
+    looks, held = Looks(client), 0
 
-    async def begin(number: int) -> LogBatch | Voided | None:
-        feeds[number] = _of(client, shares[number], credit)  # one that said nothing has ended
+    async def begin(number: int, patience: float | None) -> LogBatch | Voided | None:
+        feeds[number] = _of(client, shares[number], credit, patience)  # one that said nothing has ended
         return await anext(feeds[number], None)
 
     def come(number: int, item: LogBatch | Voided | None) -> None:
+        nonlocal held
         if item is not None:
+            held += size_of(item)
+            if held > held_max:
+                raise TooLarge
             heapq.heappush(heads, (item.global_index, number, item))
 
     async def first(number: int) -> None:
-        come(number, await in_turn(client, None, lambda: begin(number)))
+        come(number, await looks.one(partial(begin, number)))
 
     try:
-        await all_or_none(first(number) for number in range(len(shares)))
+        try:
+            await looks.all([partial(first, number) for number in range(len(shares))], timeout=SHARE * client.timeout)
+        except DeadlineExceeded as late:
+            raise TimeoutError(late.message) from late
         while heads:
             _, number, item = heapq.heappop(heads)
+            held -= size_of(item)
             yield item
             come(number, await anext(feeds[number], None))
     finally:
@@ -52,12 +74,21 @@ async def in_order(client: Client, shares: Sequence[Share], *, credit: int) -> A
             await close_now(feed)
 
 
-async def _of(client: Client, share: Share, credit: int) -> AsyncGenerator[LogBatch | Voided, None]:
-    """Of one log, up to what is at the end of the share."""
-    start = share.start
+def size_of(item: LogBatch | Voided) -> int:
+    """Bytes of its records."""
+    return 0 if isinstance(item, Voided) else item.records.nbytes
+
+
+async def _of(
+    client: Client, share: Share, credit: int, patience: float | None
+) -> AsyncGenerator[LogBatch | Voided, None]:
+    """Of one log, up to what is at the end of the share. ``patience``: until something comes; then the client's."""
+    start, before = share.start, share.start
     while start <= share.end:
         try:
-            batches = client.tail(share.partition_id, start=start, follow=True, credit=credit, on_void=_refuse)
+            batches = client.tail(
+                share.partition_id, start=start, follow=True, credit=credit, on_void=_refuse, timeout=patience
+            )
             async with aclosing(batches):
                 async for batch in batches:
                     start = int(batch.last_index) + 1
@@ -69,6 +100,11 @@ async def _of(client: Client, share: Share, credit: int) -> AsyncGenerator[LogBa
                 raise
             start = int(gap.last_index) + 1
             yield gap
+        except LogboomError as error:
+            if not error.retryable or patience is None or start == before:
+                raise
+        if start > before:
+            patience = None
 
 
 def _refuse(gap: Voided) -> None:

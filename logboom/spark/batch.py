@@ -30,7 +30,7 @@ from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
 from logboom.spark.options import ReadOptions, Target, View, WriteOptions
 from logboom.spark.read import read_log, read_merged, read_state
-from logboom.spark.report import finish, leave_error
+from logboom.spark.report import check_where, finish, leave_begun, leave_error
 from logboom.spark.shares import EVERYTHING, Merged, Share, Span, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
 from logboom.types import lineage_shown
@@ -164,8 +164,8 @@ def session_of(target: Target, partition: SharePartition | MergedPartition) -> S
     found = session(target, but=found)
     if (now := history(found)) != planned:
         raise LineageMismatch(
-            f"the cluster was restored since this query was planned: that was in {lineage_shown(planned[1])} of "
-            f"{planned[0]!r}, and this is {lineage_shown(now[1])} of {now[0]!r}; load() it anew",
+            f"the cluster was restored since this query was planned: that was in {planned[0]!r} "
+            f"({lineage_shown(planned[1])}), and this is {now[0]!r} ({lineage_shown(now[1])}); load() it anew",
             outcome="not_applied",
             cluster=planned[1] or planned[0],
             expected=now[1] or now[0],
@@ -179,8 +179,17 @@ def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskRep
 
 
 def task_message(plan: WritePlan, rows: Iterable[pa.RecordBatch], context: Any) -> TaskMessage:
-    """In a task: write its rows, and say what was written, and in which history of the cluster."""
+    """In a task: write its rows, and say what was written, and in which history of the cluster.
+
+    Raises LineageMismatch, with nothing written, where a stream's batches before went into another one.
+    """
     found = session(plan.target)
+    if plan.went is not None:
+        try:
+            check_where(plan, history(found))
+        except LineageMismatch:  # of a client of before the restore, say, which has not asked anybody since
+            found = session(plan.target, but=found)
+            check_where(plan, history(found))
     report = write_task(plan, rows, task=context.partitionId(), attempt=context.attemptNumber(), sender=found)
     if report.rows:
         cluster, lineage = history(found)
@@ -192,8 +201,10 @@ class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Made once on the driver; its copy serves every attempt and the commit, so they share a write id."""
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
-        self._plan = plan_write(schema, options)
+        self._plan = plan = plan_write(schema, options)
         self._began = time.time()
+        if plan.report_file is not None:
+            leave_begun(plan.report_file, f"write {plan.write_id}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: write its rows, report."""
@@ -209,7 +220,7 @@ class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commands that were applied stay applied; a run with the same ``writeId`` completes them.
 
-        Where a task failed, that is left in place of the report of an earlier write; a commit leaves its own error.
+        Where a task failed, that is left in place of the report; a commit leaves its own error.
         """
         plan, failed = self._plan, sum(message is None for message in messages)
         if plan.report_file is not None and failed:

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay, UnknownOutcome
 from logboom.spark.batch import plan_write
 from logboom.spark.options import WriteOptions, write_options
-from logboom.spark.report import Report, leave, leave_error, load, wait_for
+from logboom.spark.report import Report, leave, leave_begun, leave_error, load, wait_for
 from logboom.spark.source import LogboomSource
 
 if TYPE_CHECKING:
@@ -120,6 +120,9 @@ def _text(name: str, value: Any) -> str:
 
 
 def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Path) -> Report:
+    name = "a write" if checked.write_id is None else f"write {checked.write_id}"
+    if checked.report_file is not None:
+        leave_begun(checked.report_file, name)
     try:
         df.write.format("logboom").options(**{**named, "reportFile": str(file)}).mode("append").save()
     except Exception as error:
@@ -128,8 +131,11 @@ def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Pat
             typed: LogboomError | None = left  # of the commit, typed and whole
         else:
             typed = _typed(error)
-        if checked.report_file is not None and (said := typed or left) is not None:
-            leave_error(checked.report_file, said)
+        if checked.report_file is not None:
+            if typed is not None:
+                leave_error(checked.report_file, typed)
+            else:
+                leave_begun(checked.report_file, name, error)
         if typed is None:
             raise
         raise typed from error

@@ -27,6 +27,8 @@ class Progress:
     """What comes now comes from where each log begins, not from a global index."""
     passed: Mapping[int, int] = field(default_factory=dict)
     """By partition, where it begins, if what is missing in front of that lies in front of the range, too."""
+    too_large: bool = False
+    """A batch of each log at once is more than may be held."""
     _given_up: dict[int, range] = field(default_factory=dict)
     """Offsets that whoever was asked did not have: another node, which comes back, may."""
     _done: bool = False
@@ -151,7 +153,8 @@ def scattered(node: str, firsts: Mapping[int, int]) -> IndexCompacted:
     partition, first = next(iter(firsts.items()))
     return IndexCompacted(
         f"partition {partition}: {node} holds most of these logs, this one from offset {first} on; another has more, "
-        "none has all, and these are too many logs to read each from another: read fewer of them (option partitions), "
-        "or without ordered=global, or with failOnDataLoss=false, which leaves that out",
+        "none has all, and these are too many logs, or too large batches, to read each from another: "
+        "read fewer of them (option partitions), or without ordered=global, or with failOnDataLoss=false, which leaves "
+        "that out",
         first=first,
     )

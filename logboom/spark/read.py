@@ -16,7 +16,7 @@ from logboom.client import Client
 from logboom.client.reads import LogBatch, close_now
 from logboom.errors import DeadlineExceeded, IndexCompacted, LogboomError, PartitionDestroyed, Voided
 from logboom.records import RecordBlock
-from logboom.spark.apart import APART_MAX, in_order
+from logboom.spark.apart import APART_MAX, HELD_FETCHES, HELD_MIN, TooLarge, in_order, size_of
 from logboom.spark.beginnings import GLANCE_S, Choice, held_by, holder
 from logboom.spark.columns import BATCH_BYTES_MAX, cut, log_columns, pieces, state_batch
 from logboom.spark.connection import Session, all_or_none
@@ -172,7 +172,7 @@ def _tail(
 
     glances = options.retries if node is None else 0
     for batches in session.prefetch(
-        tail, size=_size, bytes_max=ahead, timeout=patience, glances=glances, hopeless=is_behind
+        tail, size=size_of, bytes_max=ahead, timeout=patience, glances=glances, hopeless=is_behind
     ):
         position = int(batches[-1].last_index) + 1
         yield batches
@@ -245,10 +245,10 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
                 raise
             progress.leave_out(error, without(progress.merged, {error.partition_id}, options, session))
             continue
-        except TimeoutError:  # its disk hangs: the next one has its turn
+        except TimeoutError as late:  # its disk hangs: the next one has its turn
             failures += 1
             if failures > options.retries or node is not None:
-                raise _late(options, "in global order", progress.after_global, merged.span.high) from None
+                raise _late(options, "in global order", progress.after_global, merged.span.high, str(late)) from None
             _meet(progress.merged.parts[0].partition_id, session)
             deadline = time.monotonic() + patience
         except LogboomError as error:
@@ -273,7 +273,7 @@ def _begin_anew(
     """
     found = _holder(progress, node, turn, options, session)
     _go_on_behind(progress, found.lost, options, session)
-    if found.elsewhere and len(progress.merged.parts) <= APART_MAX:
+    if found.elsewhere and len(progress.merged.parts) <= APART_MAX and not progress.too_large:
         progress.from_first = False
         return _apart(progress, options, session)
     if found.elsewhere and options.fail_on_data_loss:
@@ -293,19 +293,23 @@ def _apart(progress: Progress, options: ReadOptions, session: Session) -> Iterat
     firsts = first_from(start_global, session, ends, node=None)
     shares = [replace(s, start=max(s.start, firsts.get(s.partition_id, 0))) for s in wanted]
     credit = max(1, options.fetch_bytes // 2 // max(1, len(shares)))
+    held_max = max(HELD_MIN, HELD_FETCHES * options.fetch_bytes)
 
     async def read(client: Client) -> AsyncIterator[LogBatch | Voided]:
-        items = in_order(client, shares, credit=credit)
+        items = in_order(client, shares, credit=credit, held_max=held_max)
         try:
             async for item in items:
                 yield item
         except IndexCompacted as error:
             raise _BeginsLater from error
+        except TooLarge as error:
+            progress.too_large = True
+            raise _BeginsLater from error
         finally:
             await close_now(items)
 
     patience = options.target.request_timeout_ms / 1000
-    yield from session.prefetch(read, size=_size, bytes_max=options.fetch_bytes, timeout=patience)
+    yield from session.prefetch(read, size=size_of, bytes_max=options.fetch_bytes, timeout=patience)
 
 
 def _pass_over_lost(progress: Progress, node: str | None, turn: int, options: ReadOptions, session: Session) -> None:
@@ -351,7 +355,7 @@ def _scan(
 
     patience = options.target.request_timeout_ms / 1000
     unsure = progress.from_first
-    for batches in session.prefetch(scan, size=_size, bytes_max=options.fetch_bytes, timeout=patience):
+    for batches in session.prefetch(scan, size=size_of, bytes_max=options.fetch_bytes, timeout=patience):
         if unsure and node is not None:
             # Now that it is under way nothing of it is removed any more.
             alone = options.node is not None
@@ -379,14 +383,10 @@ def _gathered(batches: Sequence[LogBatch]) -> Iterator[list[LogBatch]]:
         yield ready
 
 
-def _size(item: LogBatch | Voided) -> int:
-    return 0 if isinstance(item, Voided) else item.records.nbytes
-
-
-def _late(options: ReadOptions, where: str, position: int, end: int) -> DeadlineExceeded:
+def _late(options: ReadOptions, where: str, position: int, end: int, why: str = "") -> DeadlineExceeded:
     return DeadlineExceeded(
         f"{where}: no record after offset {position} came within {options.target.request_timeout_ms} ms, "
-        f"up to {end} were committed",
+        f"up to {end} were committed" + (f"; {why}" if why else ""),
         outcome="not_applied",
     )
 

@@ -22,17 +22,21 @@ from logboom.errors import (
     LineageMismatch,
     LogboomError,
     NonDeterministicReplay,
+    Outcome,
+    UnknownOutcome,
     from_wire,
 )
 from logboom.spark.connection import session
 from logboom.spark.options import Target
-from logboom.spark.sink import TaskReport, WritePlan
+from logboom.spark.sink import TaskReport, Went, WritePlan
 from logboom.types import GlobalLogIndex, Token, lineage_shown
 
 Check = Callable[[WritePlan, "Report"], "Report"]
 log: Final = logging.getLogger("logboom.spark")
 LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
 
+WHY_MAX: Final = 2_000
+"""Characters: Spark may say it with all of its stack."""
 FORM: Final = "crc-"
 """How fingerprints are made; those of another form say nothing of rows."""
 
@@ -196,6 +200,16 @@ def leave_error(path: str, error: LogboomError, **kept: Any) -> None:
         log.warning("no report can be left at %s: %s", path, full)
 
 
+def leave_begun(path: str, name: str, because: Exception | None = None) -> None:
+    """In place of the report of an earlier write, until this one has come to its end; with why it does not, if known.
+
+    Whoever is killed on the way leaves nothing else.
+    """
+    why = "" if because is None else f" ({str(because)[:WHY_MAX]})"
+    story = f"{name} was begun, and has not come to its end{why}; what it wrote stays, and a run under the same writeId"
+    leave_error(path, UnknownOutcome(f"{story} completes it"))
+
+
 def same_as_before(plan: WritePlan, report: Report) -> Report:
     """A batch that Spark runs again has the rows, the order and the tasks that it had. Raises NonDeterministicReplay.
 
@@ -205,7 +219,7 @@ def same_as_before(plan: WritePlan, report: Report) -> Report:
     if plan.report_file is None:
         return report
     before = _left_before(plan.report_file)
-    report = _where_before(plan.report_file, before, report)
+    report = _where_before(plan, _went(before), report)
     known = str(before.get("fingerprint", ""))
     if not known.startswith(FORM):
         return report  # none, or of a release that made others
@@ -218,29 +232,63 @@ def same_as_before(plan: WritePlan, report: Report) -> Report:
     return report
 
 
-def _where_before(path: str, before: Mapping[str, Any], report: Report) -> Report:
-    query, known = _query(report.write_id), _query(str(before.get("write_id", "")))
-    cluster, lineage = str(before.get("cluster", "")), str(before.get("lineage", ""))
-    if not cluster or (query and known and query != known):
-        return report  # none of this query, or of a release that did not say it
+def _where_before(plan: WritePlan, went: Went | None, report: Report) -> Report:
+    """A second net: rows of the batch are in the other history already, where an earlier batch fences them off."""
+    if went is None or not _is_of(went, report.write_id):
+        return report
     if not report.cluster:
-        return replace(report, cluster=cluster, lineage=lineage)
-    if (report.cluster, report.lineage) != (cluster, lineage):
-        raise LineageMismatch(
-            f"write {report.write_id}: the batches before it went into {cluster!r} ({lineage_shown(lineage)}), and "
-            f"this one into {report.cluster!r} ({lineage_shown(report.lineage)}): of what they had written all is "
-            "missing that came after the backup that was restored. A checkpoint of then goes on exactly, a new one "
-            f"writes everything again; to go on without what is missing, remove {path}",
-            outcome="unknown",
-            cluster=lineage or cluster,
-            expected=report.lineage or report.cluster,
-        )
+        return replace(report, cluster=went.cluster, lineage=went.lineage)
+    if (report.cluster, report.lineage) != went[1:]:
+        story = "only a new checkpoint, which writes everything again, or another restore is exact, since rows of"
+        raise _gone(plan, went, (report.cluster, report.lineage), f"{story} this batch are in", outcome="unknown")
     return report
 
 
-def _query(write_id: str) -> str:
-    """Of a batch. Empty: no task has said it."""
-    return write_id.rpartition("/")[0]
+def check_where(plan: WritePlan, here: tuple[str, str]) -> None:
+    """Before a task writes: where the batches before went. Raises LineageMismatch, outcome ``not_applied``."""
+    went = plan.went
+    if went is not None and _is_of(went, plan.write_id) and went[1:] != here:
+        story = "put the checkpoint of the backup back and remove"
+        raise _gone(
+            plan,
+            went,
+            here,
+            f"{story} {plan.report_file}, and it goes on exactly; a new checkpoint writes everything again",
+            outcome="not_applied",
+        )
+
+
+def _gone(plan: WritePlan, went: Went, here: tuple[str, str], what: str, *, outcome: Outcome) -> LineageMismatch:
+    return LineageMismatch(
+        f"write {plan.write_id}: the batches before it went into {went.cluster!r} ({lineage_shown(went.lineage)}), and "
+        f"this is {here[0]!r} ({lineage_shown(here[1])}): of what they had written all is missing that came after the "
+        f"backup that was restored: {what}; to go on without what is missing, remove {plan.report_file}",
+        outcome=outcome,
+        cluster=went.lineage or went.cluster,
+        expected=here[1] or here[0],
+    )
+
+
+def went_before(path: str | None) -> Went | None:
+    """Where the batches of the stream went that has left its report there; None where it does not say so."""
+    return None if path is None else _went(_left_before(path))
+
+
+def _went(before: Mapping[str, Any]) -> Went | None:
+    query, cluster = _query(str(before.get("write_id", ""))), str(before.get("cluster", ""))
+    if query is None or not cluster:
+        return None  # none, or of a batch, or of a release that did not say it
+    return Went(query, cluster, str(before.get("lineage", "")))
+
+
+def _is_of(went: Went, write_id: str) -> bool:
+    return not went.query or not (query := _query(write_id)) or went.query == query
+
+
+def _query(write_id: str) -> str | None:
+    """Of a stream's batch; empty: no task has said it. None: of a write that is no stream's."""
+    query, slash, _ = write_id.rpartition("/")
+    return query if slash else None
 
 
 def _left_before(path: str) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from logboom.errors import (
     Unavailable,
     Voided,
 )
-from logboom.spark.connection import Session, all_or_none
+from logboom.spark.connection import Session
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions
-from logboom.spark.times import PROBES_MAX, in_turn, offsets_from
+from logboom.spark.times import Looks, offsets_from
 from logboom.types import Watermark
 
 log: Final = logging.getLogger("logboom.spark")
@@ -284,16 +284,15 @@ def first_batches(
         raise gap
 
     async def all_of(client: Client) -> dict[int, Place]:
-        gate, found = asyncio.Semaphore(PROBES_MAX), dict[int, Place]()
+        looks, found = Looks(client, node), dict[int, Place]()
 
         async def ask(partition: int, start: int) -> None:
-            async with gate:
-                await in_turn(client, node, lambda: look(partition, start))
-                while again and partition not in found:
-                    await asyncio.sleep(ASK_AGAIN_S)
-                    await in_turn(client, node, lambda: look(partition, start))
+            await looks.one(partial(look, partition, start))
+            while again and partition not in found:
+                await asyncio.sleep(ASK_AGAIN_S)
+                await looks.one(partial(look, partition, start))
 
-        async def look(partition: int, start: int) -> None:
+        async def look(partition: int, start: int, timeout: float | None) -> None:
             # A credit of one byte: one batch.
             batches = client.tail(
                 partition,
@@ -303,6 +302,7 @@ def first_batches(
                 node=node,
                 credit=1,
                 on_void=refuse,
+                timeout=timeout,
             )
             async with aclosing(batches):
                 try:
@@ -319,14 +319,10 @@ def first_batches(
                         raise
                     found[partition] = Place(gap.first_index, gap.fields.get("global_index", 0))  # its reader says so
 
-        async with asyncio.timeout(client.timeout):
-            await all_or_none(ask(p, start) for p, start in starts.items())
+        await looks.all([partial(ask, p, start) for p, start in starts.items()])
         return found
 
-    try:
-        return session.run(all_of)
-    except TimeoutError:
-        raise DeadlineExceeded(f"not all of {len(starts)} logs answered in time", outcome="not_applied") from None
+    return session.run(all_of)
 
 
 def split(shares: Sequence[Share], tasks_min: int) -> list[Share]:

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import google_crc32c
 import msgspec
@@ -49,6 +49,15 @@ PATIENCE: Final = 0.5
 """Of the time of a request that a rate holds up: so long it stands in line at a node."""
 
 
+class Went(NamedTuple):
+    """Where the batches of a stream went."""
+
+    query: str
+    """Empty: the last of them had no tasks, and nobody has said it."""
+    cluster: str
+    lineage: str
+
+
 @dataclass(frozen=True, slots=True)
 class WritePlan:
     """All that a task needs to know; made on the driver, the same for every attempt."""
@@ -73,6 +82,8 @@ class WritePlan:
     """So for one that does not take so many."""
     sort_bytes_max: int | None = None
     """Rows are numbered in an order of their own, and a task holds no more than this of them; None: as they come."""
+    went: Went | None = None
+    """Of a stream, what its report says of the batches before; None: nothing."""
 
 
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):

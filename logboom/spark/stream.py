@@ -39,7 +39,7 @@ from logboom.spark.connection import session
 from logboom.spark.offsets import StreamOffset, advance, shares_between
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
 from logboom.spark.read import LOOK_AGAIN_S, read_log
-from logboom.spark.report import finish, same_as_before
+from logboom.spark.report import finish, same_as_before, went_before
 from logboom.spark.shares import Span, check_in_log, first_asked, history, living, marks
 from logboom.spark.sink import WritePlan
 from logboom.spark.times import offsets_from
@@ -242,7 +242,8 @@ class LogboomStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     """Made anew for the tasks and for the commit of every batch: who writes comes from the tasks' own properties."""
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
-        self._plan = plan_write(schema, options)
+        plan = plan_write(schema, options)
+        self._plan = replace(plan, went=went_before(plan.report_file))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: write its rows, report."""

@@ -346,6 +346,12 @@ def test_so_is_what_went_wrong_in_place_of_an_earlier_one(spark, cluster, client
     with pytest.raises(InvalidRequest, match="column n has"):
         logboom.spark.submit(nulls, **options(cluster, reportFile=str(path)))
     assert (left()["code"], left()["outcome"]) == ("invalid_request", "unknown")
+    dying = f.udf(lambda _: 1 // 0, "bigint", useArrow=False)
+    shuffled = adds(spark, "file-", rows=10).withColumn("n", dying("n")).repartition(2)
+    with pytest.raises(Exception, match="ZeroDivisionError"):  # in front of the tasks that write
+        logboom.spark.submit(shuffled, **options(cluster, reportFile=str(path), writeId="shuffled"))
+    assert left()["code"] == "unknown_outcome"
+    assert "write shuffled was begun, and has not come to its end" in left()["message"]
     client.submit(2, Put(b"file-refused", b"bytes"))
     refused = spark.range(5).select(f.lit("file-refused").alias("key"), f.col("id").alias("n"))
     with pytest.raises(Exception, match="refused 5 of 5"):

@@ -103,16 +103,53 @@ def test_nor_does_one_whose_task_raised_no_error_of_ours(tmp_path, planned, monk
     monkeypatch.setattr(Failing, "said", "Job aborted: ZeroDivisionError")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         driver.submit(Failing(3), endpoints="a:1", writeId="w", reportFile=str(path))
-    with pytest.raises(UnknownOutcome, match="write w: 2 of 3 tasks did not come to their end") as caught:
+    with pytest.raises(UnknownOutcome, match=r"write w was begun, .* \(Job aborted: ZeroDivisionError\)") as caught:
         load(path, write_options({"endpoints": "a:1"}).target)
     assert caught.value.outcome == "unknown"
+
+
+def test_nor_does_one_that_fails_before_its_tasks(tmp_path):
+    """Of a shuffle in front of them, say: nobody had it aborted, so nothing was left in its place."""
+    path, seen = tmp_path / "report.json", []
+
+    class Dying(Frame):
+        def save(self):
+            seen.append(path.read_text())
+            raise RuntimeError("of a stage in front")
+
+    for how, why in [({"writeId": "w"}, "write w was begun, and has not"), ({}, "a write was begun, and has not")]:
+        submit(3, reportFile=str(path))
+        with pytest.raises(RuntimeError, match="of a stage"):
+            driver.submit(Dying(3), endpoints="a:1", reportFile=str(path), **how)
+        with pytest.raises(UnknownOutcome, match=rf"{why} come to its end \(of a stage in front\)"):
+            load(path, write_options({"endpoints": "a:1"}).target)
+        assert "has not come to its end;" in seen.pop(), "while it runs: who is killed leaves no more"
+
+
+def test_nor_does_a_save_of_which_nothing_more_is_heard(tmp_path, planned):
+    """Its driver was killed."""
+    path = tmp_path / "report.json"
+    submit(3, reportFile=str(path))
+    writer = LogboomWriter(None, write_options({"endpoints": "a:1", "reportFile": str(path)}))
+    writer.abort([TaskMessage(b"")])
+    with pytest.raises(UnknownOutcome, match="write w was begun, and has not come to its end; what") as caught:
+        load(path, write_options({"endpoints": "a:1"}).target)
+    assert caught.value.outcome == "unknown"
+
+
+def test_a_task_that_failed_is_told_of(tmp_path, planned):
+    path = tmp_path / "report.json"
+    writer = LogboomWriter(None, write_options({"endpoints": "a:1", "reportFile": str(path)}))
+    writer.abort([TaskMessage(b""), None, None])
+    with pytest.raises(UnknownOutcome, match="write w: 2 of 3 tasks did not come to their end"):
+        load(path, write_options({"endpoints": "a:1"}).target)
 
 
 def test_what_a_commit_has_left_stays(tmp_path, planned):
     """Spark has a write aborted whose commit failed, too."""
     path = tmp_path / "report.json"
-    path.write_text("of the commit")
     writer = LogboomWriter(None, write_options({"endpoints": "a:1", "reportFile": str(path)}))
+    path.write_text("of the commit")
     writer.abort([TaskMessage(b""), TaskMessage(b"")])
     assert path.read_text() == "of the commit"
     LogboomWriter(None, write_options({"endpoints": "a:1"})).abort([None])

@@ -30,17 +30,31 @@ class Any(Client):
         self.held = dict(SCATTERED)
         self.logs = {partition: list(items) for partition, items in logs.items()}
         self.open = self.turns = 0
+        self.looking = self.looking_most = 0
+        """So many have not said anything yet; at most."""
+        self.refusing = None
+        """What whoever follows is refused with, who does not wait for ever."""
+        self.whole = None
+        """What a node gives where its logs begin."""
         self.hanging = 0
         """So many of the next that follow are asked of one that says nothing."""
 
     def tail(self, partition_id, *, start=0, start_global=0, follow=True, on_void=None, node=None, **how):
         if node is not None:
             return super().tail(partition_id, start=start, start_global=start_global, follow=follow, node=node)
-        return self._any(partition_id, start, start_global, follow, on_void)
+        return self._any(partition_id, start, start_global, follow, on_void, **how)
 
-    async def _any(self, partition, start, start_global, follow, on_void):
+    async def _any(self, partition, start, start_global, follow, on_void, *, timeout=None, **_):
         self.open += 1
+        self.looking += follow
+        self.looking_most = max(self.looking_most, self.looking)
         try:
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self.looking -= follow
+            if follow and timeout is not None and self.refusing is not None:
+                raise self.refusing
             if follow and self.hanging:
                 self.hanging -= 1
                 await asyncio.Event().wait()
@@ -64,6 +78,8 @@ class Any(Client):
 
     def scan_log(self, partitions, **how):
         self.scanned.append((how["node"], list(partitions)))
+        if self.whole is not None and not how["start_global"]:
+            return self._stream(self.whole)
         return self._stream([IndexCompacted("another index is the first", first=12)])
 
 
@@ -122,6 +138,9 @@ def test_what_was_declared_void_has_its_place(any_of, caplog):
 
 def test_after_a_failure_it_goes_on_where_it_was(any_of):
     found = any_of([A, Unavailable("gone"), D], [B, C])
+    assert offsets(merged(found, BOTH, 1, 9)) == [1, 2, 1, 2, 3, 3]
+    assert len(found.client.scanned) == 1, "of a log that has said something its tail has all of the time once more"
+    found = any_of([A, Unavailable("gone"), Unavailable("still gone"), D], [B, C])
     found.client.held["n:1"] = {0: (4, 9, 9)}
     assert offsets(merged(found, BOTH, 1, 9)) == [1, 2, 1, 2, 3, 3]
     assert len(found.client.scanned) == 2
@@ -145,6 +164,9 @@ def test_one_that_is_destroyed_is_left_out(any_of):
     gone = PartitionDestroyed("partition 1 was destroyed", partition_id=1)
     with pytest.raises(PartitionDestroyed):
         list(merged(any_of([A, D], [gone]), BOTH, 1, 9))
+    found = any_of([A, D], [gone])
+    found.client.whole = [A, D]  # of 0 alone the second has all
+    assert offsets(merged(found, BOTH, 1, 9, **GO_ON)) == [1, 2, 3]
 
 
 def test_whoever_says_nothing_is_left_for_another(any_of, monkeypatch):
@@ -154,10 +176,43 @@ def test_whoever_says_nothing_is_left_for_another(any_of, monkeypatch):
     assert offsets(merged(found, BOTH, 1, 9, numRetries="0")) == [1, 2, 1, 2, 3, 3]
     found = any_of([A], [B, C])  # nobody knows whether something of 0 comes in front of B
     with pytest.raises(DeadlineExceeded, match="in global order: no record after offset 4"):
-        list(merged(found, BOTH, 1, 9, numRetries="0", requestTimeoutMs="200"))
+        list(merged(found, BOTH, 1, 9, numRetries="0", requestTimeoutMs="2000"))
 
 
 def test_there_is_a_limit_to_how_many_logs_are_read_like_that(any_of, monkeypatch, caplog):
     monkeypatch.setattr(read, "APART_MAX", 1)
     with pytest.raises(IndexCompacted, match="partition 1: n:2 holds most of these logs, this one from offset 3 on"):
         list(merged(any_of([A, D], [B, C]), BOTH, 1, 9))
+
+
+def test_there_is_one_to_how_much_of_them_is_held(any_of, monkeypatch, caplog):
+    """Of each a batch is, however large: of 256 logs it was a gigabyte, whatever fetchBytes said."""
+    monkeypatch.setattr(read, "HELD_MIN", (A.records.nbytes + B.records.nbytes) - 1)
+    monkeypatch.setattr(read, "HELD_FETCHES", 0)
+    with pytest.raises(IndexCompacted, match=r"partition 1: n:2 holds most .* or too large batches"):
+        list(merged(any_of([A, D], [B, C]), BOTH, 1, 9))
+    found = any_of([A, D], [B, C])
+    found.client.whole = [A, C, D]
+    assert offsets(merged(found, BOTH, 1, 9, **GO_ON)) == [1, 2, 3, 3]
+    assert "partition 1: 2 records from offset 1 on are gone" in caplog.text
+    monkeypatch.setattr(read, "HELD_MIN", A.records.nbytes + B.records.nbytes)
+    assert offsets(merged(any_of([A, D], [B, C]), BOTH, 1, 9)) == [1, 2, 1, 2, 3, 3]
+
+
+def test_a_few_are_asked_at_once_where_they_begin(any_of):
+    """All were, for a batch each, in the time of a glance; and were cancelled, and asked again."""
+    count = 3 * times.PROBES_MAX
+    found = any_of(*([batch(1, partition=p, global_index=p + 1)] for p in range(count)))
+    found.client.held = {"n:1": {0: (2, 1, 1)}, "n:2": {1: (2, 2, 1)}, "n:3": {0: (2, 1, 1)}}
+    assert len(offsets(merged(found, [Share(p, 1, 1) for p in range(count)], 1, count))) == count
+    assert found.client.looking_most == times.PROBES_MAX
+
+
+def test_why_some_do_not_say_where_they_begin_is_said(any_of):
+    found = any_of([A, D], [B, C])
+    found.client.timeout, found.client.refusing = 0.2, Unavailable("still recovering")
+    with pytest.raises(Unavailable, match="not all of 2 logs answered in time: still recovering"):
+        list(merged(found, BOTH, 1, 9, numRetries="0", requestTimeoutMs="20000"))
+    found.client.refusing, found.client.hanging = None, 10**9
+    with pytest.raises(DeadlineExceeded, match=r"up to 9 were committed; not all of 2 logs answered in time"):
+        list(merged(found, BOTH, 1, 9, numRetries="0", requestTimeoutMs="20000"))

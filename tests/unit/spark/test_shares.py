@@ -11,6 +11,7 @@ from logboom.errors import (
     InvalidRequest,
     NoSuchPartition,
     PartitionDestroyed,
+    QuotaExceeded,
     Unavailable,
     Voided,
 )
@@ -18,6 +19,7 @@ from logboom.records import RecordBlock
 from logboom.spark import times
 from logboom.spark.options import read_options
 from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, marks, merged_shares
+from logboom.spark.times import offsets_from
 from logboom.types import Watermark
 from tests.unit.spark.read_world import Local
 
@@ -187,6 +189,80 @@ def test_whoever_says_nothing_keeps_no_query_from_being_planned(how, monkeypatch
         planned = plan(found, **how)
         assert (list(planned[0].parts) if "ordered" in how else planned) == parts
         assert found.client.waiting == 0
+    finally:
+        found.end()
+
+
+class Refusing(Client):
+    """Some are refused, again and again; who has the time of the client waits for ever, as that does."""
+
+    def __init__(self, error, *, times):
+        super().__init__()
+        self.error, self.times = error, times
+
+    async def tail(self, partition, *, timeout=None, **how):
+        if partition == 1 and self.times:
+            if timeout is None:
+                await asyncio.Event().wait()
+            self.times -= 1
+            raise self.error
+        async for batch in super().tail(partition, **how):
+            yield batch
+
+
+@pytest.mark.parametrize("error", [Unavailable("still recovering"), QuotaExceeded("not so many", limit="x")])
+def test_why_some_do_not_answer_is_said(error):
+    """They were cut off before their client gave up, and nobody knew why."""
+    found = Local(Refusing(error, times=10**9))
+    found.client.timeout = 0.3
+    try:
+        with pytest.raises(type(error), match=f"not all of 2 logs answered in time: {error.message}") as caught:
+            first_batches(found, {0: 60, 1: 3}, node=None, follow=True)
+        assert caught.value.fields == error.fields
+    finally:
+        found.end()
+
+
+def test_whoever_is_refused_for_a_while_is_asked_again(monkeypatch):
+    monkeypatch.setattr(times, "ANSWERED_S", 0.01)
+    found = Local(Refusing(Unavailable("still recovering"), times=3))
+    try:
+        assert first_batches(found, {1: 3}, node=None, follow=True) == {1: (3, 30)}
+        assert found.client.times == 0
+    finally:
+        found.end()
+
+
+class Slowly(Client):
+    """Each answer takes three tenths of the client's time, by the loop's clock."""
+
+    late = 0.0
+
+    async def with_its_clock(self):
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        loop.time = lambda: now() + self.late
+
+    async def tail(self, partition, **how):
+        self.late += 0.3 * self.timeout
+        for _ in range(5):
+            await asyncio.sleep(0)
+        async for batch in super().tail(partition, **how):
+            yield batch
+
+
+def test_many_logs_may_take_longer_than_one_as_long_as_some_answer(monkeypatch):
+    """With a node whose disk hangs a few hundred of them were too many, though each was answered."""
+    monkeypatch.setattr(times, "PROBES_MAX", 1)
+    found = Local(Slowly())
+    found.client.timeout = 60.0
+    found.run(Slowly.with_its_clock)
+    try:
+        many = range(10, 20)
+        found.client.held |= dict.fromkeys(many, (1, 9))
+        assert first_batches(found, dict.fromkeys(many, 3), node="n1", follow=True).keys() == set(many)
+        assert offsets_from(5_000, dict.fromkeys(many, 9), found, node="n1") == dict.fromkeys(many, 5)
+        assert found.client.late > 8 * found.client.timeout
     finally:
         found.end()
 

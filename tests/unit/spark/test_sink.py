@@ -287,58 +287,6 @@ def test_a_run_on_both_sides_of_a_restore_leaves_what_the_one_before_it_left(tmp
         commit(11)
 
 
-class TestRestored:
-    """What its batches had written since the backup was missing, and a stream went on without a word."""
-
-    @pytest.fixture(autouse=True)
-    def at_once(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("logboom.spark.report.wait_for", lambda *_, **__: None)
-        self.kept = str(tmp_path / "report")
-
-    def commit(self, write_id, lineage, cluster="c", *, count=10):
-        tasks = []
-        if lineage is not None:
-            task = write(Cluster(), [rows(count)], write_id=write_id)
-            tasks.append(msgspec.structs.replace(task, cluster=cluster, lineage=lineage))
-        return finish(replace(plan(write_id), report_file=self.kept), tasks, began=0, check=same_as_before)
-
-    def test_a_stream_does_not_go_on_in_another_history(self):
-        self.commit("q/5", "before")
-        for _ in range(2):  # it is noticed until somebody does something about it
-            with pytest.raises(LineageMismatch, match=r"q/6: the batches before it went into .* remove ") as caught:
-                self.commit("q/6", "after")
-            assert caught.value.outcome == "unknown"
-            with pytest.raises(LineageMismatch):
-                load(self.kept, plan().target)
-        with pytest.raises(LineageMismatch):
-            self.commit("q/6", "before", "another")
-        Path(self.kept).unlink()
-        for batch in (6, 7):
-            assert self.commit(f"q/{batch}", "after").lineage == "after"
-
-    def test_nor_from_the_first_one_nor_with_a_batch_that_is_run_again(self):
-        self.commit("q/5", "")
-        for batch in (5, 6):
-            with pytest.raises(LineageMismatch):
-                self.commit(f"q/{batch}", "after")
-
-    @pytest.mark.parametrize("empty", ["q/6", "/6"])
-    def test_nor_where_a_batch_between_had_no_rows(self, empty):
-        self.commit("q/5", "before")
-        self.commit(empty, None)
-        with pytest.raises(LineageMismatch):
-            self.commit("q/7", "after")
-        assert self.commit("q/7", "before").rows == 10
-
-    def test_another_query_begins_there(self):
-        self.commit("q/5", "before")
-        assert self.commit("r/0", "after").rows == 10
-
-    def test_a_report_that_does_not_say_where_it_went_says_nothing(self):
-        self.commit("q/5", "", cluster="")
-        assert self.commit("q/6", "after").rows == 10
-
-
 def test_so_is_one_of_which_commands_were_refused(tmp_path, monkeypatch):
     """What its first run had left was the error alone: nobody could tell that the next one brought other rows."""
     kept = replace(plan("q/7"), report_file=str(tmp_path / "report"))

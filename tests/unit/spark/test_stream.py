@@ -12,6 +12,7 @@ from logboom.spark.options import read_options
 from logboom.spark.shares import Share
 from logboom.spark.stream import LogboomStreamReader, LogboomStreamWriter
 from logboom.types import Watermark
+from tests.unit.spark.sink_world import plan
 
 HISTORY = {"now": ("boom", "")}
 ELSEWHERE = set[int]()
@@ -375,7 +376,7 @@ def test_what_is_there_now_waits_for_nothing(ends):
 
 def test_a_batch_that_no_task_has_written_is_no_batch_of_ours(monkeypatch):
     """With a continuous trigger Spark takes the sink, hands it no row, and counts them as written if commit does."""
-    monkeypatch.setattr(stream, "plan_write", lambda schema, options: None)
+    monkeypatch.setattr(stream, "plan_write", lambda schema, options: plan())
     writer = LogboomStreamWriter(None, None)
     with pytest.raises(InvalidRequest, match=r"batch 3: none of 2 tasks has written: with a continuous trigger"):
         writer.commit([None, None], 3)

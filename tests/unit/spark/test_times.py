@@ -24,9 +24,10 @@ class Client:
     async def close(self):
         pass
 
-    async def tail(self, partition, *, start=0, start_time=0, follow, node, credit, on_void):
+    async def tail(self, partition, *, start=0, start_time=0, follow, node, credit, on_void, timeout):
         assert follow
         assert credit == 1
+        assert (timeout is None) == (node is not None), "why it has none is told while there is time for it"
         self.asked += 1
         if start:
             holding = [b for b in self.begins if b <= start] if node is None else [self.begins[0]]
