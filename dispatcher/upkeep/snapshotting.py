@@ -207,7 +207,7 @@ class Snapshotting:
         if gone is not None:
             log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index, reason=gone)
             self._due.failed()
-            self._answer(Unavailable(gone))
+            self._answer(Unavailable(gone, retry_after=FAILED_S))
             return
         gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], now)
         gathering.reclaimable = self._due.reclaimable
@@ -276,12 +276,13 @@ class Snapshotting:
             return
         useless = gathering.useless(self._workers)
         if useless is not None:
-            self._abandon(gathering, f"the state of partition {useless} is damaged here")
+            story = f"the state of partition {useless} is damaged here"
+            self._abandon(gathering, story, Unavailable(story))
         elif now >= self._look_at_holes_at:
             self._look_at_holes_at = now + HOLE_LOOK_S
             lost = gathering.lost(self._workers, self._hole_of)
             if lost is not None:
-                self._abandon(gathering, lost)
+                self._abandon(gathering, lost, Unavailable(lost))
 
     def _look_for_others(self) -> None:
         """A machine here gives no dump, or does not open: what others have taken is the same, and the logs go by it."""

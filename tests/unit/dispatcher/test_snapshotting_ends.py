@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher.sessions import admin
+from dispatcher.upkeep.due import FAILED_S
 from dispatcher.upkeep.snapshotting import CUT, HOLE_LOOK_S, WAITERS_MAX, WANT_AGAIN_S
 from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.settings import SnapshotSettings
@@ -62,6 +63,7 @@ def test_one_that_waits_for_a_state_that_is_damaged_for_good_is_given_up() -> No
     bench.workers[BEHIND].useless = True
     bench.taking.tick()
     assert [answer.message for answer in answers] == ["the snapshot failed: the state of partition 0 is damaged here"]
+    assert answers[0].fields["retry_after"] == FAILED_S
     assert (bench.taking.progress(), bench.taking.failed) == (None, 1)
     assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
 
@@ -87,6 +89,8 @@ def test_one_that_waits_for_a_state_that_lacks_what_nobody_has_is_given_up_for_t
     bench.cut(31)
     assert bench.taking.progress() is None, "nor is one begun"
     assert [answer.message for answer in later] == ["partition 0 lacks a batch that is lost"]
+    again = [answer.fields["retry_after"] for answer in (*answers, *later)]
+    assert again == [FAILED_S] * 2, "whoever asked for one asks for no other at once, each of which is another cut"
     bench.holes.clear()
     bench.cut(32)
     bench.workers[BEHIND].arrive(at=10)
