@@ -124,10 +124,14 @@ class Due:
             self._last_set = global_index
             self._of_set_before, self._of_last_set = self._of_last_set, reclaimable
 
-    def failed(self) -> None:
-        """A cut has come to nothing here."""
-        self._not_before = self._clock.monotonic() + FAILED_S * 2 ** min(self._failed, DOUBLED_MAX)
-        self._failed += 1
+    def failed(self, *, counts: bool = True) -> None:
+        """A cut has come to nothing here, and so may the next: they are tried ever more seldom, if it ``counts``.
+
+        Where it lacks a batch that is lost it does not: that ends when the batch turns up, or is void.
+        """
+        again = FAILED_S * 2 ** min(self._failed, DOUBLED_MAX) if counts else FAILED_S
+        self._not_before = max(self._not_before, self._clock.monotonic() + again)
+        self._failed += counts
 
     def is_due(self) -> bool:
         """Now. Leader only."""

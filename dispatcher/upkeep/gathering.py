@@ -63,6 +63,8 @@ class Gathering:
     """A machine's dump has raised, whatever it was."""
     came: bool = False
     """Another node's set of the same index was here first."""
+    lacks: str | None = None
+    """Why a state did not come, where that was a batch that nobody has."""
     asked: Asked | None = None
     _written: PartitionId | None = None
     """The one that the thread has."""

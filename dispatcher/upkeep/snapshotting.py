@@ -201,12 +201,12 @@ class Snapshotting:
             log.warning("cut_passed_over", global_index=parent.global_index, reason=story)
             self._fail(Unavailable(f"{story}; try again later", retry_after=FAILED_S))
             return
-        gone = lost_of(parent, workers.items(), self._hole_of)
+        lost = gone = lost_of(parent, workers.items(), self._hole_of)
         if any(worker.useless for worker in workers.values()):
-            gone = "the state of a partition is damaged here"
+            lost, gone = None, "the state of a partition is damaged here"
         if gone is not None:
             log.warning("cut_needs_a_state_that_is_gone", global_index=parent.global_index, reason=gone)
-            self._due.failed()
+            self._due.failed(counts=lost is None)
             self._answer(Unavailable(gone, retry_after=FAILED_S))
             return
         gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], now)
@@ -280,7 +280,7 @@ class Snapshotting:
             self._abandon(gathering, story, Unavailable(story))
         elif now >= self._look_at_holes_at:
             self._look_at_holes_at = now + HOLE_LOOK_S
-            lost = gathering.lost(self._workers, self._hole_of)
+            lost = gathering.lacks = gathering.lost(self._workers, self._hole_of)
             if lost is not None:
                 self._abandon(gathering, lost, Unavailable(lost))
 
@@ -332,7 +332,7 @@ class Snapshotting:
         if self._closed:
             return
         self.failed += 1
-        self._due.failed()
+        self._due.failed(counts=gathering.lacks is None)
         if by_machine:
             self._in_vain = self._due.last_cut  # or of one that was passed over, as this one was under way
         where = None if isinstance(error, LogboomError | OSError) else error
