@@ -102,7 +102,7 @@ class Tail(Feed):
         end = self._end_index
         if self._next > end:
             hole = self._hole()
-            if hole is not None and self._next >= hole.first_index:
+            if hole is not None and end < hole.first_index <= self._next:
                 self._end_in_front_of(hole)
                 return
             if not self._wanted.follow and self._open:

@@ -12,7 +12,7 @@ from dispatcher.reading.feeds import REPAIR_S, FeedRequest
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.tail import Tail
 from logboom.errors import CorruptData, IndexCompacted, LogboomError, Unavailable
-from logboom.types import Level
+from logboom.types import GlobalLogIndex, Level, PartitionLogIndex
 from logboom.wire import Kind
 from partitions.log.batch import Batch
 from partitions.log.holes import Hole
@@ -137,6 +137,22 @@ def test_where_a_state_stands_still_after_a_start_its_log_ends_all_the_same(leve
     else:  # what is applied may be less than what was
         assert reader.indexes == list(range(1, batches[4].last_index + 1))
         assert isinstance(error, Unavailable)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_its_nodes_state_lacks_while_that_is_made_anew_ends_none_that_has_passed_it(*, behind: bool) -> None:
+    """What shows of such a state stays where it was (I7): nothing of what the reader was to have is lost."""
+    _, log, batches = grown()
+    backend, lacking, last = Backend(log), batches[2 if behind else 5], batches[4].last_index
+    first, digest = lacking.header.first_index, lacking.digest
+    hole = Hole(first, PartitionLogIndex(lacking.last_index), digest, GlobalLogIndex(1))
+    backend.applied, backend.hole_of = last, lambda _: hole  # type: ignore[method-assign,assignment]
+    readers = [Reader(backend, start=start, level=Level.APPLIED, follow=True) for start in (1, last + 1)]
+    backend.work()
+    assert [reader.indexes for reader in readers] == [[*range(1, last + 1)], []]
+    assert [len(reader.end) for reader in readers] == ([0, 0] if behind else [1, 1])
+    for reader in readers:
+        reader.tail.close()
 
 
 def test_no_start_is_the_first_index_that_is_there() -> None:
