@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from dispatcher.upkeep.due import FAILED_S, KEPT_BYTES_PER_BYTE
-from dispatcher.upkeep.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT
+from dispatcher.upkeep.snapshotting import ASK_AGAIN_S, CAPTURES_MAX, CUT, HOLE_LOOK_S
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Entry
-from logboom.types import MIB, PartitionId
+from logboom.types import MIB, GlobalLogIndex, PartitionId, PartitionLogIndex
+from partitions.log.holes import Hole
 from tests.unit.dispatcher.snapshotting_bench import Bench, Closing
 from tests.unit.snapshots.states_world import Dump, entries
 
@@ -105,6 +106,33 @@ class TestWhen:
         bench.now += ASK_AGAIN_S
         bench.taking.tick()
         assert (bench.sets(), len(bench.proposed)) == ([15, 16], 2)
+
+    def test_a_lost_batch_that_was_in_the_way_puts_none_off_once_it_is_void(self) -> None:
+        """It was an hour, or two, in which nothing made room where writes were refused for want of it."""
+        bench = Bench(behind=1)
+        bench.cut(30)
+        worker, at = bench.workers[PartitionId(0)], PartitionLogIndex(10)
+        lost = bench.holes[PartitionId(0)] = Hole(at, at, bytes(16), GlobalLogIndex(29))
+        bench.needed_at = 40
+        for _ in range(7):
+            bench.now += HOLE_LOOK_S
+            bench.taking.tick()
+            bench.cut(31)
+        assert (bench.taking.progress(), bench.taking.failed) == (None, 1), "one that was under way, and those since"
+        bench.holes.clear()
+        assert not bench.due.is_needed(), "one after the other, all the same"
+        bench.now += FAILED_S
+        assert bench.due.is_needed()
+        worker.broken, worker.applied_index = True, 10
+        bench.cut(32)
+        bench.cut(33)
+        assert bench.taking.failed == 3
+        bench.holes[PartitionId(0)], worker.applied_index = lost, 9
+        bench.cut(34)
+        bench.now += 2 * FAILED_S - 1
+        assert not bench.due.is_needed(), "what a machine refused is put off as ever"
+        bench.now += 1
+        assert bench.due.is_needed()
 
     def test_as_much_is_gained_as_the_last_set_is_large(self) -> None:
         bench = Bench(log_bytes=10)

@@ -98,32 +98,6 @@ def test_one_that_waits_for_a_state_that_lacks_what_nobody_has_is_given_up_for_t
     assert bench.sets() == [32]
 
 
-def test_those_that_a_lost_batch_was_in_the_way_of_put_off_none_once_it_is_void() -> None:
-    """It was an hour, or two, in which nothing made room where writes were refused for want of it."""
-    bench = under_way()
-    bench.holes[BEHIND], bench.needed_at = hole(10), 40
-    for _ in range(7):
-        bench.now += HOLE_LOOK_S
-        bench.taking.tick()
-        bench.cut(31)
-    assert (bench.taking.progress(), bench.taking.failed) == (None, 1), "one that was under way, and those since"
-    bench.holes.clear()
-    assert not bench.due.is_needed(), "one after the other, all the same"
-    bench.now += FAILED_S
-    assert bench.due.is_needed()
-    bench.workers[BEHIND].broken = True
-    bench.workers[BEHIND].applied_index = 10
-    bench.cut(32)
-    bench.cut(33)
-    assert bench.taking.failed == 3
-    bench.holes[BEHIND], bench.workers[BEHIND].applied_index = hole(10), 9
-    bench.cut(34)
-    bench.now += 2 * FAILED_S - 1
-    assert not bench.due.is_needed(), "what a machine refused is put off as ever"
-    bench.now += 1
-    assert bench.due.is_needed()
-
-
 def test_what_is_lost_is_of_no_account_to_a_state_that_has_come_to_the_cut() -> None:
     bench = Bench()
     bench.holes[BEHIND] = hole(10)
