@@ -85,11 +85,9 @@ class Voiding:
         if awaiting is None:
             return None  # at once: each write asks
         store, worker = self._pipeline.logs[partition_id], self._pipeline.workers.get(partition_id)
-        applied, first = worker.applied_index if worker is not None else 0, None
-        for void in awaiting.values():
-            in_front = void.last_index > applied and (first is None or void.last_index < first.last_index)
-            if in_front and not store.holds(void.last_index, void.digest):
-                first = void
+        applied = worker.applied_index if worker is not None else 0
+        lacking = (v for v in awaiting.values() if v.last_index > applied and not store.holds(v.last_index, v.digest))
+        first = min(lacking, key=lambda void: void.last_index, default=None)
         return None if first is None else store.place_of(first.last_index, first.digest)
 
     def _awaited(self, partition_id: PartitionId) -> list[Void]:
