@@ -212,7 +212,7 @@ class Barriers:
     def _on_watermark(self, mark: Watermark) -> None:
         partition_id = mark.partition_id
         self._wake_level(partition_id, (Level.APPLIED, Level.DURABLE))
-        state = self._watermarks.holding(partition_id)
+        state = self._watermarks.holding(partition_id, Level.DURABLE)  # what is lost may hold that up later
         if state in NOTICED_STATES:
             if self._noticed.get(partition_id) != state:
                 self._noticed[partition_id] = state
@@ -434,7 +434,7 @@ class Barriers:
 
     def _stuck_state(self, partition_id: PartitionId, goal: Goal) -> str:
         """The state that keeps a partition from its target; empty: none does."""
-        state = self._watermarks.holding(partition_id)
+        state = self._watermarks.holding(partition_id, goal.want.level)
         if goal.want.reach in CLUSTER:
             level, own = goal.want.level, (self.frontier(partition_id, goal.want.level), state)
             return self.others.stuck(partition_id, level, goal.want.reach, goal.targets[partition_id], own=own)

@@ -155,7 +155,7 @@ class Telling:
     def _on_watermark(self, mark: Watermark) -> None:
         for node, key in list(self._blocked.get(mark.partition_id, ())):
             row = self._peers[node].rows[key]
-            if row.state != self._watermarks.holding(mark.partition_id):
+            if row.state != self._watermarks.holding(*key):
                 self._unblock(node, key)
                 self._forget_waiter(row)
                 self._due(node, key)
@@ -176,8 +176,8 @@ class Telling:
         for key in [key for key in self._peers[node].due if not self._watermarks.has(key[0])]:
             self._drop(node, key)  # destroyed after it had moved
         for partition_id, level in list(self._peers[node].due)[:FRAME_ROWS]:
-            frontier = self._barriers.frontier(partition_id, level)
-            rows.append([partition_id, LEVELS.index(level), frontier, self._watermarks.holding(partition_id)])
+            state = self._watermarks.holding(partition_id, level)
+            rows.append([partition_id, LEVELS.index(level), self._barriers.frontier(partition_id, level), state])
         return {"rows": rows}
 
     def told(self, node: NodeId, header: Mapping[str, Any]) -> None:

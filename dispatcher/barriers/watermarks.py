@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Watermark
+from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex, Watermark
 from ports.invariant import invariant
 
 NOTHING: Final = GlobalLogIndex(0)
@@ -23,6 +23,8 @@ class Watermarks:
     def __init__(self, partitions: Sequence[PartitionId]) -> None:
         self._marks: dict[PartitionId, Watermark] = {}
         self._idle: set[PartitionId] = set()
+        self._log_goes_on: set[PartitionId] = set()
+        """More of their logs becomes durable, lost or not."""
         self._snapshot: dict[PartitionId, PartitionLogIndex] = {}
         self._commit = NOTHING
         self._listeners: list[Listener] = []
@@ -41,6 +43,7 @@ class Watermarks:
         """It is gone, and was here or not."""
         self._marks.pop(partition_id, None)
         self._idle.discard(partition_id)
+        self._log_goes_on.discard(partition_id)
         self._snapshot.pop(partition_id, None)
         self.moved += 1
 
@@ -91,9 +94,15 @@ class Watermarks:
         """Nothing committed is left to apply."""
         return partition_id in self._idle
 
-    def holding(self, partition_id: PartitionId) -> str:
-        """Its state, as far as it holds anybody up: paused with nothing left to apply, it follows the commit index."""
+    def holding(self, partition_id: PartitionId, level: Level = Level.APPLIED) -> str:
+        """Its state, as far as it holds up anybody at that level.
+
+        Paused with nothing left to apply, it follows the commit index. What is lost may hold up only what is applied,
+        as damage does.
+        """
         state = self._marks[partition_id].state
+        if state == "lost" and level is Level.DURABLE and partition_id in self._log_goes_on:
+            return "damaged"
         return "running" if state == "paused" and partition_id in self._idle else state
 
     def all(self, partitions: Iterable[PartitionId] | None = None) -> list[Watermark]:
@@ -114,8 +123,15 @@ class Watermarks:
         applied_global_index: GlobalLogIndex,
         state: str,
         idle: bool = False,
+        log_goes_on: bool = False,
     ) -> None:
-        """Take what is true now; tell the listeners if anything changed. ``idle``: nothing is left to apply."""
+        """Take what is true now; tell the listeners if anything changed. ``idle``: nothing is left to apply.
+
+        ``log_goes_on``: whatever its state is, more of its log becomes durable.
+        """
+        turns = log_goes_on != (partition_id in self._log_goes_on)
+        if turns:
+            (self._log_goes_on.add if log_goes_on else self._log_goes_on.discard)(partition_id)
         before = self.of(partition_id)
         if idle != (partition_id in self._idle):
             (self._idle.add if idle else self._idle.discard)(partition_id)
@@ -131,7 +147,7 @@ class Watermarks:
             GlobalLogIndex(max(applied_global_index, before.applied_global_index)),
             state,
         )
-        if after == before:
+        if after == before and not (turns and state == "lost"):
             return
         invariant(
             after.log_index >= before.log_index

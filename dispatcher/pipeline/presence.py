@@ -222,7 +222,8 @@ class Presence(ABC):
         elif partition_id not in self._told_paused:
             self._told_paused.add(partition_id)
             self.submitting.paused(partition_id)
-        # A pause holds up what is applied alone, and so does a hole that is durable. What a set has to fill is more.
+        # A hole that somebody may fill is shown in the place of a pause only where it holds up the log, too. What a set
+        # has to fill no resume helps.
         voiding = self.voiding
         if state != "paused":
             hole = voiding.hole_of(partition_id)
@@ -238,4 +239,5 @@ class Presence(ABC):
             applied_global_index=applied.applied_global_index,
             state=state,
             idle=worker.idle and not self.rebuilding.fenced(partition_id),
+            log_goes_on=store.hole is None,
         )

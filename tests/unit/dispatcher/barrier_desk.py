@@ -66,7 +66,15 @@ class Desk:
         self.watermarks.committed(index)
         self.barriers.committed(index)
 
-    def apply(self, partition: PartitionId, at: int, *, state: str = "running", idle: bool = False) -> None:
+    def apply(
+        self,
+        partition: PartitionId,
+        at: int,
+        *,
+        state: str = "running",
+        idle: bool = False,
+        log_goes_on: bool = False,
+    ) -> None:
         at = self.applied_at[partition] = max(at, self.applied_at[partition])
         self.watermarks.update(
             partition,
@@ -76,6 +84,7 @@ class Desk:
             applied_global_index=GlobalLogIndex(at),
             state=state,
             idle=idle,
+            log_goes_on=log_goes_on,
         )
 
     def state(self, partition: PartitionId, state: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logboom.errors import BarrierBlocked, PartitionDestroyed
-from logboom.types import Scope
+from logboom.types import Level, NodeId, Scope
 from tests.unit.dispatcher.barrier_desk import A, reached
 from tests.unit.dispatcher.frontier_world import BOTH, N1, N2, N3, NODES, World, apply
 
@@ -88,6 +88,34 @@ class TestBlocked:
         world.talk()
         assert isinstance(answers[0], PartitionDestroyed)
         assert [len(world[name].telling) for name in NODES] == [0, 0, 0]
+
+    @pytest.mark.parametrize("asked", [(N1, Scope.ALL), (N2, Scope.NODE)])
+    def test_what_is_lost_of_a_state_alone_holds_up_nobody_who_waits_for_the_log(
+        self, asked: tuple[NodeId, Scope]
+    ) -> None:
+        world, (node, reach) = World(), asked
+        durable, applied = (
+            world[node].wait(5, reach=reach, level=level)[1] for level in (Level.DURABLE, Level.APPLIED)
+        )
+        world.talk()
+        apply(world, N2, 3, state="lost", log_goes_on=True)
+        assert [getattr(answer, "blocked", None) for answer in applied] == [[[A, "lost"]]]
+        _, late = world[node].wait(5, reach=reach, level=Level.DURABLE)
+        world.talk()
+        assert (durable, late) == ([], [])
+        apply(world, N2, 3, state="lost")
+        for answers in (durable, late):
+            assert [getattr(answer, "blocked", None) for answer in answers] == [[[A, "lost"]]]
+        _, patient = world[node].wait(5, reach=reach, level=Level.DURABLE, wait_blocked=True)
+        world.talk()
+        apply(world, N2, 3, state="lost", log_goes_on=True)
+        _, again = world[node].wait(5, reach=reach, level=Level.DURABLE)
+        assert (patient, again) == ([], [])
+        for name in NODES:
+            world[name].barriers.durable(A, 5)
+        world.talk()
+        assert reached(patient)
+        assert reached(again)
 
     def test_one_that_is_paused_with_nothing_left_to_apply_is_waited_for(self) -> None:
         """Its node said that it is paused, and whoever waited for all was told that at once."""
