@@ -91,10 +91,12 @@ class Barriers:
         together: Together | None = None,
         number: int = 0,
         told: bool = False,
+        reading: bool = False,
     ) -> Waiter | None:
         """Answers at once (None) or waits. ``own``: the node itself asks; its places are kept, its time is its own.
 
-        ``together``: told in place of ``done`` of all who are reached at once, by ``number``. ``told``: see Waiter.
+        ``together``: told in place of ``done`` of all who are reached at once, by ``number``. ``told``, ``reading``: as in
+        Waiter.
 
         Raises InvalidRequest, BarrierFuture, NoSuchPartition or QuotaExceeded.
         """
@@ -114,10 +116,10 @@ class Barriers:
             self.blocked += 1
             done(blocked(want, stuck, self._where(want)))
             return None
-        self._quotas.check(client, principal, goal, own=own, told=told)
+        self._quotas.check(client, principal, goal, own=own, told=told, reading=reading)
         if goal.over and want.reach in CLUSTER:
             self.others.want(want)
-        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number, told)
+        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number, told, reading)
         if goal.over:
             self._begin(goal)
         goal.waiters[waiter] = None
