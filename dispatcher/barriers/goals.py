@@ -89,6 +89,15 @@ class Goal:
         """It can be met although ``lost`` of those behind never get there."""
         return len(self.targets) - len(self.gone) - lost >= self.want.needed
 
+    def there(self, short: Callable[[PartitionId], bool]) -> bool:
+        """As many are as are needed, whatever is known of it: of no more is it asked than that takes."""
+        lost = 0
+        for partition_id in self.behind:
+            lost += short(partition_id)
+            if not self.possible_without(lost):
+                return False
+        return self.possible_without(lost)
+
 
 @dataclass(slots=True, eq=False)
 class Waiter:
