@@ -83,6 +83,8 @@ class Due:
         self._written: Written | None = None
         self._written_at: tuple[GlobalLogIndex, GlobalLogIndex] | None = None
         """Since which cut and set it is looked at what was written."""
+        self._counted = 0, 0
+        """All that was applied since the start, and of that what sets make room for, when that look was begun."""
         self._looked_back = False
 
     def look_back(self) -> None:
@@ -92,12 +94,14 @@ class Due:
         at = self.last_cut, self._set_at()
         if self._written is None or self._written_at != at:
             self._written, self._written_at = Written(self._store.sets(), self._workers), at
+            self._counted = self._counts.bytes, self._counts.reclaimable
         if not self._written.look():
             return
         found, self._written, self._looked_back = self._written, None, True
-        self._last_bytes = self._counts.bytes - found.bytes
-        self.reclaimable = self._of_last_set = self._counts.reclaimable - found.reclaimable
-        self._of_set_before = self._counts.reclaimable - found.reclaimable_before
+        nbytes, reclaimable = self._counted
+        self._last_bytes = nbytes - found.bytes
+        self.reclaimable = self._of_last_set = reclaimable - found.reclaimable
+        self._of_set_before = reclaimable - found.reclaimable_before
         newest = self._store.newest
         if newest is not None:
             old_s = (self._clock.wall_ms() - newest.created_ms) / 1000

@@ -46,8 +46,10 @@ def test_but_not_what_is_in_the_set() -> None:
     assert bench.proposed == [CUT]
 
 
-def test_what_is_replayed_counts_once() -> None:
-    bench = with_a_set(log_bytes=3 * MIB)
+@pytest.mark.parametrize("partitions", [2, LOOKED_AT + 1])
+def test_what_is_replayed_counts_once(partitions: int) -> None:
+    """Of many it is replayed while they are looked at, in turn."""
+    bench = with_a_set(log_bytes=3 * MIB, partitions=partitions)
     bench.found(MIB)
     bench.found(MIB)
     bench.applied(MIB)  # the first of both, and the other one is still to come
