@@ -32,14 +32,17 @@ class Written:
             worker = self._workers.get(partition_id)
             if worker is None:  # destroyed meanwhile
                 continue
-            after = worker.log.committed_bytes_after
-            unapplied = after(applied)
-            nbytes = after(self._newest.get(partition_id, 0)) - unapplied  # below 0: replayed, and will be counted
-            self.bytes += nbytes
+            self.bytes += (nbytes := _applied_since(self._newest.get(partition_id, 0), applied, worker))
             if worker.reclaimable:
                 self.reclaimable += nbytes
-                self.reclaimable_before += after(self._before.get(partition_id, 0)) - unapplied
+                self.reclaimable_before += _applied_since(self._before.get(partition_id, 0), applied, worker)
         return len(some) < LOOKED_AT
+
+
+def _applied_since(index: int, applied: int, worker: ApplyWorker) -> int:
+    """Bytes; below 0 for what is applied up to there only later, and will be counted; 0 where it never will be."""
+    nbytes = worker.log.committed_bytes_between(index, applied)
+    return max(0, nbytes) if worker.useless else nbytes
 
 
 def _ends(sets: Sequence[SetMeta]) -> dict[PartitionId, int]:

@@ -32,6 +32,9 @@ class Log:
     def committed_bytes_after(self, index: int) -> int:
         return sum(nbytes for last_index, nbytes in self.batches if last_index > index)
 
+    def committed_bytes_between(self, low: int, high: int) -> int:
+        return self.committed_bytes_after(low) - self.committed_bytes_after(high)
+
 
 class Worker:
     """Captures when it is hurried, or has come to where the cut is."""

@@ -77,6 +77,16 @@ def test_what_is_in_the_set_and_is_replayed_does_not() -> None:
     assert bench.proposed == []
 
 
+def test_what_is_in_the_set_and_will_never_be_replayed_takes_nothing_from_what_others_have() -> None:
+    bench = with_a_set(log_bytes=3 * MIB)
+    bench.found(3 * MIB)
+    gone = bench.workers[PartitionId(1)]
+    gone.log.batches, gone.applied_index, gone.useless = [(10, 3 * MIB)], 9, True
+    bench.recovered = True
+    bench.taking.tick()
+    assert bench.proposed == [CUT]
+
+
 def test_where_many_are_looked_at_a_set_that_comes_meanwhile_is_the_last() -> None:
     bench = with_a_set(partitions=LOOKED_AT + 1, log_bytes=3 * MIB)
     bench.found(3 * MIB)
