@@ -8,6 +8,7 @@ After a start the logs tell what was written since the last sets: a node that is
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -69,7 +70,9 @@ class Due:
         self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
         self._destroyed_bytes = 0
-        """In logs of partitions that were destroyed since the start: whatever they are, none of that is kept."""
+        """In logs of partitions that were destroyed since the start, but for what counts as applied: none is kept."""
+        self._ended = set[PartitionId]()
+        """Those, as long as the logs are here."""
         self.last_cut = self._last_set = self._set_at()
         self._last_bytes, self.reclaimable = counts.bytes, self._reclaimable()
         """At the last cut."""
@@ -107,10 +110,24 @@ class Due:
             old_s = (self._clock.wall_ms() - newest.created_ms) / 1000
             self._last_time = min(self._last_time, self._clock.monotonic() - old_s)
 
-    def ended(self, partition_id: PartitionId) -> None:
-        """It is destroyed, or was and that is replayed: its log goes with the first set but one."""
+    def ended(self, partition_id: PartitionId, worker: ApplyWorker | None) -> None:
+        """It is destroyed, or was and that is replayed: its log goes with the first set but one. Perhaps once more."""
         store = self._logs.get(partition_id)
-        self._destroyed_bytes += 0 if store is None else store.committed_bytes_after(0)
+        if store is None or partition_id in self._ended:
+            return
+        self._ended.add(partition_id)
+        self._destroyed_bytes += store.committed_bytes_after(0)
+        if worker is not None and worker.reclaimable and self._looked_back:
+            before = self._in_set_before(partition_id)
+            self._destroyed_bytes -= max(0, store.committed_bytes_between(before, worker.applied_index))
+
+    def _in_set_before(self, partition_id: PartitionId) -> int:
+        """Up to which index the set before the newest has a partition."""
+        for meta in self._store.sets()[-2:-1]:
+            row = bisect_left(meta.partitions, partition_id, key=lambda each: each.partition_id)
+            if row < len(meta.partitions) and meta.partitions[row].partition_id == partition_id:
+                return meta.partitions[row].applied_index
+        return 0
 
     def _reclaimable(self) -> int:
         return self._counts.reclaimable + self._destroyed_bytes
@@ -124,6 +141,7 @@ class Due:
     def complete(self, global_index: GlobalLogIndex, reclaimable: int) -> None:
         """The set is here, this node's own or another's; ``reclaimable`` was so at its cut."""
         self._failed, self._not_before = 0, 0.0
+        self._ended &= self._logs.keys()
         if global_index > self._last_set:
             self._last_set = global_index
             self._of_set_before, self._of_last_set = self._of_last_set, reclaimable

@@ -243,7 +243,7 @@ class Heard(Presence):
 
     def __init__(self) -> None:
         desk, self.forgot = Desk(), list[PartitionId]()
-        taking = SimpleNamespace(ended=self.forgot.append)
+        taking = SimpleNamespace(ended=lambda partition_id, *_: self.forgot.append(partition_id))
         self.snapshots, self.voiding = cast(Any, SimpleNamespace(taking=taking)), cast(Any, taking)
         self.partitioning = cast(Any, SimpleNamespace(is_gone=lambda _: False))
         self.watermarks, self.barriers = desk.watermarks, desk.barriers
