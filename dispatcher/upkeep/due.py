@@ -48,13 +48,13 @@ class Due:
         workers: Mapping[PartitionId, ApplyWorker],
         recovered: Callable[[], bool],
         global_index: Callable[[], GlobalLogIndex],
-        needed_at: Callable[[], GlobalLogIndex],
+        needed_behind: Callable[[GlobalLogIndex], bool],
         free_bytes: Callable[[], int] | None = None,
         spare_bytes: int = 0,
     ) -> None:
         """``counts``: what has been applied here since the start. ``recovered``: the logs have all from before that.
 
-        ``needed_at``: somebody may need a set that reaches there, since what is void there has had effects.
+        ``needed_behind``: somebody may need a set from behind there, since what is void there has had effects.
         ``spare_bytes``: of the disk are left to the logs, which have ``free_bytes``, if theirs is another one than the
         sets'.
         """
@@ -66,7 +66,7 @@ class Due:
         self._workers = workers
         self._recovered = recovered
         self._global_index = global_index
-        self._needed_at = needed_at
+        self._needed_behind = needed_behind
         self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
         self._destroyed_bytes = 0
@@ -174,7 +174,7 @@ class Due:
 
         Whatever the settings say: whoever led then may have asked for it, and died. Leader only.
         """
-        return self._needed_at() > self._set_at() and self._clock.monotonic() >= self._not_before
+        return self._clock.monotonic() >= self._not_before and self._needed_behind(self._set_at())
 
     def _is_worth_it(self) -> bool:
         """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""

@@ -144,7 +144,7 @@ class Bench:
             workers=self.workers,  # type: ignore[arg-type]
             recovered=lambda: self.recovered,
             global_index=lambda: GlobalLogIndex(self.global_index),
-            needed_at=lambda: GlobalLogIndex(self.needed_at),
+            needed_behind=lambda index: index < self.needed_at,
             spare_bytes=spare_bytes,
         )
 
