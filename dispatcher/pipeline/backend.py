@@ -66,7 +66,7 @@ class Backend(Pipeline):
         self.streams_open = 0
         """Tails, and scans of logs, of all clients;"""
         self.streams_logs = 0
-        """logs that they read, those of each counted."""
+        """logs that the scans read, those of each counted."""
         self.watched = 0
         """Partitions that streams of watermarks are about, those of each counted."""
         self.leadership = Leadership()
