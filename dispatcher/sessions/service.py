@@ -247,7 +247,8 @@ class Session:
             elif frame.kind is Kind.CANCEL:
                 self._cancel(frame.request_id)
             elif frame.kind is Kind.CREDIT:
-                self._begin_in_turn(frame)  # behind whatever it is for
+                if not self.submits.held_behind(frame):
+                    self._streams.credit(frame)
             else:
                 self._request(frame)
         except ProtocolError:
