@@ -44,7 +44,7 @@ WATCHES: Final = 0.5
 STAY: Final = 3
 """Of fewer none does: clients that know of nobody else would never hear of it."""
 APART_S: Final = 10.0
-"""From one that has moved to the next: a client that only follows a stream hears of it when it asks for a sign of life."""
+"""From one that has moved to the next: who only follows a stream hears of it when he asks for a sign of life."""
 STRIKES: Final = ("kill", "power", "die_at_call", "isolate", "stop", "slow_disk", "reset")
 
 
