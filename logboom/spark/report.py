@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -36,7 +38,11 @@ log: Final = logging.getLogger("logboom.spark")
 LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
 
 WHY_MAX: Final = 2_000
-"""Characters: Spark may say it with all of its stack."""
+"""Characters of what Spark says:"""
+WHY_FIRST: Final = 300
+"""so many of them from its beginning, the others from its end, where Python has the reason."""
+FRAMES: Final = re.compile(r"^\tat .*\n?", re.MULTILINE)
+"""Of Java's stacks, which Spark may put behind that."""
 FORM: Final = "crc-"
 """How fingerprints are made; those of another form say nothing of rows."""
 
@@ -200,14 +206,31 @@ def leave_error(path: str, error: LogboomError, **kept: Any) -> None:
         log.warning("no report can be left at %s: %s", path, full)
 
 
+@contextmanager
+def leaving_errors(path: str | None) -> Iterator[None]:
+    """What is wrong before a write has begun is left there, too, in place of the report of an earlier one."""
+    try:
+        yield
+    except LogboomError as error:
+        if path is not None:
+            leave_error(path, error)
+        raise
+
+
 def leave_begun(path: str, name: str, because: Exception | None = None) -> None:
     """In place of the report of an earlier write, until this one has come to its end; with why it does not, if known.
 
     Whoever is killed on the way leaves nothing else.
     """
-    why = "" if because is None else f" ({str(because)[:WHY_MAX]})"
+    why = "" if because is None else f" ({_reason(str(because))})"
     story = f"{name} was begun, and has not come to its end{why}; what it wrote stays, and a run under the same writeId"
     leave_error(path, UnknownOutcome(f"{story} completes it"))
+
+
+def _reason(said: str) -> str:
+    """What Spark says of a failure, shortened, with the reason in it."""
+    said = FRAMES.sub("", said.partition("JVM stacktrace:")[0]).strip()
+    return said if len(said) <= WHY_MAX else f"{said[:WHY_FIRST]} ... {said[WHY_FIRST - WHY_MAX :]}"
 
 
 def same_as_before(plan: WritePlan, report: Report) -> Report:
