@@ -142,7 +142,7 @@ def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Pat
         if left is not None and not _is_of_tasks(left):
             typed: LogboomError | None = left  # of the commit, typed and whole
         else:
-            typed = _typed(error)
+            typed = _typed(error, name)
         if checked.report_file is not None:
             if typed is not None:
                 leave_error(checked.report_file, typed)
@@ -176,7 +176,7 @@ def _is_of_tasks(left: LogboomError) -> bool:
     return isinstance(left, UnknownOutcome) and left.outcome == "unknown"
 
 
-def _typed(error: Exception) -> LogboomError | None:
+def _typed(error: Exception, write: str) -> LogboomError | None:
     """What a task raised comes back as text: the last logboom error in it, typed again.
 
     Whatever it was, rows before it, and those of other tasks, may have taken effect.
@@ -185,7 +185,7 @@ def _typed(error: Exception) -> LogboomError | None:
     if not found:
         return None
     name, message = found[-1]
-    return _TYPES[name](f"a Spark task failed: {message}", outcome="unknown")
+    return _TYPES[name](f"{write}: a Spark task failed: {message}", outcome="unknown")
 
 
 def _compare(report: Report) -> None:

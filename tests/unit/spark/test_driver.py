@@ -94,7 +94,7 @@ def test_a_write_of_which_a_task_failed_leaves_no_report_of_an_earlier_one(tmp_p
     """Whoever looked there found that all its rows were in."""
     path = tmp_path / "report.json"
     submit(3, reportFile=str(path))
-    with pytest.raises(InvalidRequest, match="a Spark task failed: column value has 1 nulls") as caught:
+    with pytest.raises(InvalidRequest, match="write w: a Spark task failed: column value has 1 nulls") as caught:
         driver.submit(Failing(3), endpoints="a:1", writeId="w", reportFile=str(path))
     assert caught.value.outcome == "unknown"
     assert json.loads(path.read_text())["error"] == caught.value.to_wire()
