@@ -84,6 +84,7 @@ class TestRestored:
             batch.task_message(of_batch, [rows(10)], Context())
         finally:
             self.sent = sum(map(len, cluster.rows.values()))
+            self.fresh = [found is cluster for found in asked]
 
     @pytest.mark.parametrize(("last", "batch_id"), [("q/5", 6), ("q/5", 5), ("q/10", 6), ("/5", 6)])
     def test_nothing_is_written_there(self, last, batch_id, monkeypatch):
@@ -106,7 +107,7 @@ class TestRestored:
     def test_a_process_that_outlived_a_restore_asks_before_it_refuses(self, monkeypatch):
         self.commit("q/5", "here")
         self.written(6, "here", monkeypatch, older="before")
-        assert self.sent == 10
+        assert (self.sent, self.fresh) == (10, [False, True, True]), "to write, and to say where it has written"
 
 
 class Context:
