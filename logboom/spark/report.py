@@ -43,6 +43,8 @@ WHY_FIRST: Final = 300
 """so many of them from its beginning, the others from its end, where Python has the reason."""
 FRAMES: Final = re.compile(r"^\tat .*\n?", re.MULTILINE)
 """Of Java's stacks, which Spark may put behind that."""
+MIXED: Final = "mixed"
+"""In the report of an earlier batch that stays: what ``Went`` says by that name."""
 FORM: Final = "crc-"
 """How fingerprints are made; those of another form say nothing of rows."""
 
@@ -178,7 +180,10 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
         # Of a write that other rows came for, what the first run left stays: it is noticed again the next time.
         if plan.report_file is not None and (check is None or not isinstance(error, NonDeterministicReplay)):
             if check is not None and not kept:
-                kept = {"report": before} if (before := _left_before(plan.report_file)) else {}
+                before = _left_before(plan.report_file)
+                if before and isinstance(error, LineageMismatch):
+                    before[MIXED] = True
+                kept = {"report": before} if before else {}
             leave_error(plan.report_file, error, **kept)
         raise
     report = replace(report, seconds=time.time() - began)
@@ -261,27 +266,28 @@ def _where_before(plan: WritePlan, went: Went | None, report: Report) -> Report:
         return report
     if not report.cluster:
         return replace(report, cluster=went.cluster, lineage=went.lineage)
-    if (report.cluster, report.lineage) != went[1:]:
-        story = "only a new checkpoint, which writes everything again, or another restore is exact, since rows of"
-        raise _gone(plan, went, (report.cluster, report.lineage), f"{story} this batch are in", outcome="unknown")
+    here = report.cluster, report.lineage
+    if here != (went.cluster, went.lineage):
+        raise _gone(plan, went._replace(mixed=True), here, outcome="unknown")
     return report
 
 
 def check_where(plan: WritePlan, here: tuple[str, str]) -> None:
     """Before a task writes: where the batches before went. Raises LineageMismatch, outcome ``not_applied``."""
     went = plan.went
-    if went is not None and _is_of(went, plan.write_id) and went[1:] != here:
-        story = "put the checkpoint of the backup back and remove"
-        raise _gone(
-            plan,
-            went,
-            here,
-            f"{story} {plan.report_file}, and it goes on exactly; a new checkpoint writes everything again",
-            outcome="not_applied",
+    if went is not None and _is_of(went, plan.write_id) and here != (went.cluster, went.lineage):
+        raise _gone(plan, went, here, outcome="not_applied")
+
+
+def _gone(plan: WritePlan, went: Went, here: tuple[str, str], *, outcome: Outcome) -> LineageMismatch:
+    anew = "a new checkpoint, with a file of its own,"
+    if went.mixed:
+        what = (
+            f"only {anew} which writes everything again, or another restore is exact, since rows of this batch are in"
         )
-
-
-def _gone(plan: WritePlan, went: Went, here: tuple[str, str], what: str, *, outcome: Outcome) -> LineageMismatch:
+    else:
+        what = f"put the checkpoint of the backup back and remove {plan.report_file}, and it goes on exactly; {anew} "
+        what += "writes everything again"
     return LineageMismatch(
         f"write {plan.write_id}: the batches before it went into {went.cluster!r} ({lineage_shown(went.lineage)}), and "
         f"this is {here[0]!r} ({lineage_shown(here[1])}): of what they had written all is missing that came after the "
@@ -301,7 +307,7 @@ def _went(before: Mapping[str, Any]) -> Went | None:
     query, cluster = _query(str(before.get("write_id", ""))), str(before.get("cluster", ""))
     if query is None or not cluster:
         return None  # none, or of a batch, or of a release that did not say it
-    return Went(query, cluster, str(before.get("lineage", "")))
+    return Went(query, cluster, str(before.get("lineage", "")), bool(before.get(MIXED)))
 
 
 def _is_of(went: Went, write_id: str) -> bool:
