@@ -233,7 +233,7 @@ class Node:
             workers=pipeline.workers,
             recovered=lambda: pipeline.recovery.complete,
             global_index=lambda: pipeline.parent.global_index,
-            needed_at=lambda: pipeline.parent.needed_at(cluster.partitions),
+            needed_behind=lambda index: pipeline.parent.needed_behind(index, cluster.partitions),
             free_bytes=self.data_dir.free_bytes,
             spare_bytes=spare_bytes,
         )

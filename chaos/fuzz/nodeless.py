@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 from chaos.fuzz.disk import MemoryDisk
+from dispatcher.admission.places import Places
 from dispatcher.barriers.barriers import Barriers
 from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.freshness import Freshness
@@ -186,7 +187,7 @@ class NoNode:
         self.at_hand = AtHand(self.clock, enabled=True)
         self.streams_open = 0
         self.streams_logs = 0
-        self.watched = 0
+        self.watched = Places("partitions are followed")
         self.comparing = SimpleNamespace(differences=[])
         self.watermarks = Watermarks(PARTITIONS)
         self.barriers = Barriers(SETTINGS.barrier, self.watermarks)
@@ -306,8 +307,8 @@ class NoNode:
     async def recent(self, max_age: float, deadline: float) -> int:
         return 5
 
-    async def index_at(self, timestamp_ms: int, deadline: float) -> int:
-        return await Freshness(cast("Any", self)).index_at(timestamp_ms, deadline)
+    async def index_at(self, timestamp_ms: int, deadline: float, *, principal: Hashable) -> int:
+        return await Freshness(cast("Any", self)).index_at(timestamp_ms, deadline, principal=principal)
 
     async def wait_applied(self, *_: object, **__: object) -> None:
         pass

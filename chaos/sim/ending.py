@@ -17,7 +17,7 @@ from chaos.sim.founder import Founder
 from chaos.sim.host import Host
 from chaos.sim.lag import released
 from chaos.sim.loop import Process, SimLoop
-from chaos.sim.mending import Mending
+from chaos.sim.mending import READ_S, Mending
 from chaos.sim.oracle import Oracle
 from chaos.sim.parameters import Parameters
 from chaos.sim.readout import ReadOut
@@ -113,7 +113,9 @@ class Ending:
                 "who began the cluster is back", self._founder.play(founder, self._converge), seconds=SLOWLY_READ_S
             )
         damaged = self._rotten | self._oracle.rotten
-        mending = Mending(self._parameters.seed, loop=self._loop, living=self._living)
+        # At a low rate the rest of a state waits for longer than anybody who has a hung node to fear would.
+        patience_s = SLOWLY_READ_S if self._parameters.paced else READ_S
+        mending = Mending(self._parameters.seed, loop=self._loop, living=self._living, patience_s=patience_s)
         work = mending.play([host for host in self._hosts if host.may_run and host.name in damaged])
         await self.within("what is damaged comes back", work, seconds=SLOWLY_READ_S, lacks=lambda: mending.lacks)
         self._oracle.rotten.clear()

@@ -191,7 +191,7 @@ class Followers:
             self._said[at] = mark.applied_index
             if node is not None and _behind(node.pipeline, mark):
                 self._fail("I7", f"{story}; it has not come so far")
-        if update.minimum > min((mark.applied_global_index for mark in update.watermarks), default=0):
+        if update.minimum > _least(update.watermarks, update.minimum):
             self._fail("I7", f"the minimum of {update} is another")
         if node is not None:
             self._check_least(node, update)
@@ -199,7 +199,7 @@ class Followers:
     def _check_least(self, node: Any, update: WatermarkUpdate) -> None:
         """All have come so far, those that are being opened, too, and it never goes back while the node runs."""
         hidden = node.pipeline.partitioning.opening.nothing_through() if node.pipeline.recovery.over else None
-        if hidden is not None and update.minimum > hidden:
+        if hidden and update.minimum > hidden:  # 0: nobody can say yet, and what was told before stays true
             self._fail("I7", f"{update.node_id} says {update.minimum} of all; one that is being opened has {hidden}")
         if self._least is not None and self._least[0] is node and update.minimum < self._least[1]:
             self._fail("I7", f"{update.node_id} says {update.minimum} of all; it had said {self._least[1]}")
@@ -233,8 +233,14 @@ class Followers:
         if marks is None or node is None:
             return f"who follows watermarks has those of {marks and marks.node_id}"
         told: Mapping[int, int] = {mark.partition_id: mark.applied_index for mark in marks.watermarks}
-        there = {mark.partition_id: mark.applied_index for mark in node.pipeline.watermarks.all()}
-        return "" if told == there else f"who follows watermarks has {told} of {marks.node_id}; they are {there}"
+        now = node.pipeline.watermarks.all()
+        there = {mark.partition_id: mark.applied_index for mark in now}
+        if told != there:
+            return f"who follows watermarks has {told} of {marks.node_id}; they are {there}"
+        least = _least(now, marks.minimum)
+        if not len(node.pipeline.partitioning.opening) and marks.minimum != least:
+            return f"who follows watermarks has {marks.minimum} of all of {marks.node_id}; it is {least}"
+        return ""
 
     def _node(self, name: str) -> Any:
         return next((host.node for host in self._hosts if host.name == name and not host.retired), None)
@@ -246,3 +252,7 @@ def _behind(backend: Any, mark: Watermark) -> bool:
     if worker is None or not backend.recovered([mark.partition_id]) or backend.rebuilding.fenced(mark.partition_id):
         return False
     return bool(worker.applied_index < mark.applied_index)
+
+
+def _least(marks: Sequence[Watermark], of_none: int) -> int:
+    return min((mark.applied_global_index for mark in marks), default=of_none)

@@ -115,8 +115,13 @@ def check_held(host: Host, backend: Backend, fail: Fail, *, idle: bool = False) 
     ended = [each.nbytes for each in grants if _ended(each._admitted)]  # noqa: SLF001 - an observer
     if ended:
         fail("I10", f"{host.name}: streams that have ended hold {ended} bytes")
+    if backend.streams_logs and not backend.streams_open:
+        fail("I10", f"{host.name}: no stream is open, and {backend.streams_logs} logs are counted")
     if not idle:
         return
+    watched, ahead = backend.watched.taken, backend.freshness.ahead.taken
+    if (watched or ahead) and host.node is not None and not host.node.service.sessions:
+        fail("I10", f"{host.name}: nobody is there, and {watched} partitions are followed, {ahead} wait for a time")
     logs: list[Any] = list(backend.logs.values())
     leases = sum(len(each._leases._leases) for each in logs)  # noqa: SLF001 - an observer
     if len(grants) > backend.streams_open or (leases and not backend.streams_open):

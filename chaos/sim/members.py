@@ -43,6 +43,8 @@ WATCHES: Final = 0.5
 """Of the learners that are added, how many are left to watch for a while."""
 STAY: Final = 3
 """Of fewer none does: clients that know of nobody else would never hear of it."""
+APART_S: Final = 10.0
+"""From one that has moved to the next: who only follows a stream hears of it when he asks for a sign of life."""
 STRIKES: Final = ("kill", "power", "die_at_call", "isolate", "stop", "slow_disk", "reset")
 
 
@@ -75,6 +77,7 @@ class Operator:
         self._victims = bool(parameters.victims)
         """Some may be damaged: then three vote at least."""
         self._moves = parameters.moves
+        self._moved_at = -APART_S
         self._to: str | None = None
         """The node that is asked next, by its address; None: any."""
         self.removing: str | None = None
@@ -95,7 +98,8 @@ class Operator:
 
     async def _step(self, said: dict[str, Any]) -> None:
         roles = {row["id"]: row["role"] for row in said["members"]}
-        if self._moves and len(roles) >= STAY and self._rng.random() < MOVED:
+        heard = self._loop.time() - self._moved_at >= APART_S
+        if self._moves and heard and len(roles) >= STAY and self._rng.random() < MOVED:
             await self._move(self._host(self._rng.choice(sorted(roles))))
             return
         voters = [node for node, role in roles.items() if role == "voter"]
@@ -212,6 +216,7 @@ class Operator:
             await self._something(host)
             await self._update(host, host.member)
         host.start()
+        self._moved_at = self._loop.time()
         self.done["moved"] += 1
 
     async def _update(self, host: Host, there: Member) -> None:

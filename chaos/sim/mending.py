@@ -25,9 +25,14 @@ CREDIT: Final = 8 * KIB
 
 
 class Mending:
-    """Of one run. ``living``: partitions with a state machine that are there to stay."""
+    """Of one run. ``living``: partitions with a state machine that are there to stay. ``patience_s``: for what comes
+    next of a state.
+    """
 
-    def __init__(self, seed: int, *, loop: SimLoop, living: Callable[[str], list[int]]) -> None:
+    def __init__(
+        self, seed: int, *, loop: SimLoop, living: Callable[[str], list[int]], patience_s: float = READ_S
+    ) -> None:
+        self._patience_s = patience_s
         self._rng = random.Random(seed ^ DICE)
         self._loop = loop
         self._living = living
@@ -40,7 +45,7 @@ class Mending:
 
         async def read() -> None:
             for host in hosts:
-                async with Client([host.member.client_address], rng=self._rng, timeout=READ_S) as client:
+                async with Client([host.member.client_address], rng=self._rng, timeout=self._patience_s) as client:
                     for partition in self._living("kv"):
                         await self._until_read(client, host, partition, self._state)
                     for partition in self._living("kv") + self._living("log"):

@@ -91,10 +91,11 @@ class Barriers:
         together: Together | None = None,
         number: int = 0,
         told: bool = False,
+        reading: bool = False,
     ) -> Waiter | None:
         """Answers at once (None) or waits. ``own``: the node itself asks; its places are kept, its time is its own.
 
-        ``together``: told in place of ``done`` of all who are reached at once, by ``number``. ``told``: see Waiter.
+        ``together``: told in place of ``done`` of all who are reached at once, by ``number``. Others: see Waiter.
 
         Raises InvalidRequest, BarrierFuture, NoSuchPartition or QuotaExceeded.
         """
@@ -114,10 +115,10 @@ class Barriers:
             self.blocked += 1
             done(blocked(want, stuck, self._where(want)))
             return None
-        self._quotas.check(client, principal, goal, own=own, told=told)
+        self._quotas.check(client, principal, goal, own=own, told=told, reading=reading)
         if goal.over and want.reach in CLUSTER:
             self.others.want(want)
-        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number, told)
+        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number, told, reading)
         if goal.over:
             self._begin(goal)
         goal.waiters[waiter] = None
@@ -286,8 +287,10 @@ class Barriers:
 
     def _behind(self, goal: Goal) -> list[PartitionId]:
         """Those of its partitions that are not there, whoever is there and has yet to have his turn."""
-        level, reach = goal.want.level, goal.want.reach
-        return sorted(p for p in goal.behind if self.frontier(p, level, reach) < goal.targets[p])
+        return sorted(p for p in goal.behind if self._short(goal, p))
+
+    def _short(self, goal: Goal, partition_id: PartitionId) -> bool:
+        return self.frontier(partition_id, goal.want.level, goal.want.reach) < goal.targets[partition_id]
 
     def cancel(self, waiter: Waiter) -> None:
         """Nobody waits for it any more."""
@@ -314,7 +317,7 @@ class Barriers:
     def ended(self, partition_id: PartitionId, error: Callable[[], LogboomError]) -> None:
         """The partition is gone: whoever cannot be satisfied without it is told so."""
         for goal in [goal for goal in self._goals.values() if partition_id in goal.targets]:
-            if not goal.over and goal.possible_without(len(self._behind(goal))):  # as in ``expire``
+            if not goal.over and goal.there(partial(self._short, goal)):  # as in ``expire``
                 self._meet(goal)
                 continue
             goal.behind.discard(partition_id)

@@ -89,6 +89,15 @@ class Goal:
         """It can be met although ``lost`` of those behind never get there."""
         return len(self.targets) - len(self.gone) - lost >= self.want.needed
 
+    def there(self, short: Callable[[PartitionId], bool]) -> bool:
+        """As many are as are needed, whatever is known of it: of no more is it asked than that takes."""
+        lost = 0
+        for partition_id in self.behind:
+            lost += short(partition_id)
+            if not self.possible_without(lost):
+                return False
+        return self.possible_without(lost)
+
 
 @dataclass(slots=True, eq=False)
 class Waiter:
@@ -108,6 +117,8 @@ class Waiter:
     """which knows it by this."""
     told: bool = False
     """How far each partition is, too, which is kept for it alone."""
+    reading: bool = False
+    """A read of what is committed, which has places of its own."""
     targets: int = 0
     """So many count for it."""
 
@@ -125,14 +136,15 @@ class Waiter:
 class Quotas:
     """Who waits how often: per connection, per principal, over all; some places are kept for the node itself.
 
-    And for how many targets, of which each takes memory: those of equal wants once, for one of who wait.
+    And for how many targets, of which each takes memory: those of equal wants once, for one of who wait. Reads have as
+    many places of their own, a target each: barriers keep none of them out, nor they barriers.
     """
 
     def __init__(self, settings: BarrierSettings) -> None:
         self._settings = settings
         self._clients: dict[Hashable, dict[Waiter, None]] = {}
-        self._principals: dict[Hashable, int] = {}
-        self._count = 0
+        self._principals: dict[tuple[Hashable, bool], int] = {}
+        self._count = self._reads = 0
         self._targets_of: dict[Hashable, int] = {}
         self._targets_as: dict[Hashable, int] = {}
         self._targets = 0
@@ -144,16 +156,19 @@ class Quotas:
         """All of a client's."""
         return list(self._clients.get(client, ()))
 
-    def check(self, client: Hashable, principal: Hashable, goal: Goal, *, own: bool, told: bool = False) -> None:
+    def check(
+        self, client: Hashable, principal: Hashable, goal: Goal, *, own: bool, told: bool = False, reading: bool = False
+    ) -> None:
         """One more may wait for it. Raises QuotaExceeded."""
         limits, more = self._settings, len(goal.targets) * (goal.over + told)
         who = "this connection" if principal is client else f"{principal}"
         for_all = limits.waiters_max - (0 if own else limits.waiters_reserved)
         if not own:
-            _check("this connection", len(self._clients.get(client, ())), limits.waiters_per_client)
-            _check(who, self._principals.get(principal, 0), limits.waiters_per_principal)
-        _check("this node", self._count, for_all)
-        if not more:
+            _check("this connection", len(self._clients.get(client, ())), limits.waiters_per_client, reading=reading)
+            of_his = self._principals.get((principal, reading), 0)
+            _check(who, of_his, limits.waiters_per_principal, reading=reading)
+        _check("this node", self._reads if reading else self._count - self._reads, for_all, reading=reading)
+        if reading or not more:
             return
         if not own:
             _check_targets("this connection", self._targets_of.get(client, 0), more, limits.waiters_per_client)
@@ -162,9 +177,11 @@ class Quotas:
 
     def add(self, waiter: Waiter) -> None:
         """It waits."""
+        who = waiter.principal, waiter.reading
         self._count += 1
+        self._reads += waiter.reading
         self._clients.setdefault(waiter.client, {})[waiter] = None
-        self._principals[waiter.principal] = self._principals.get(waiter.principal, 0) + 1
+        self._principals[who] = self._principals.get(who, 0) + 1
         if waiter.goal.bearer is None:
             self._bear(waiter)
         if waiter.told:
@@ -172,14 +189,15 @@ class Quotas:
 
     def remove(self, waiter: Waiter) -> None:
         """It does no longer, and is not among those who wait for its goal."""
-        mine = self._clients[waiter.client]
+        mine, who = self._clients[waiter.client], (waiter.principal, waiter.reading)
         self._count -= 1
+        self._reads -= waiter.reading
         del mine[waiter]
         if not mine:
             del self._clients[waiter.client]
-        self._principals[waiter.principal] -= 1
-        if not self._principals[waiter.principal]:
-            del self._principals[waiter.principal]
+        self._principals[who] -= 1
+        if not self._principals[who]:
+            del self._principals[who]
         if waiter.targets:
             self._take(waiter, -waiter.targets)
         if waiter.goal.bearer is waiter:
@@ -201,11 +219,10 @@ class Quotas:
                 del taken[who]
 
 
-def _check(who: str, used: int, limit: int) -> None:
+def _check(who: str, used: int, limit: int, *, reading: bool) -> None:
     if used >= limit:
-        raise QuotaExceeded(
-            f"{used} barriers of {who} are waiting, and no more may", limit=limit, used=used, retry_after=RETRY_AFTER_S
-        )
+        why = f"{used} {'reads' if reading else 'barriers'} of {who} are waiting, and no more may"
+        raise QuotaExceeded(why, limit=limit, used=used, retry_after=RETRY_AFTER_S)
 
 
 def _check_targets(who: str, used: int, more: int, places: int) -> None:

@@ -28,6 +28,8 @@ class Watermarks:
         self._snapshot: dict[PartitionId, PartitionLogIndex] = {}
         self._commit = NOTHING
         self._listeners: list[Listener] = []
+        self._least = NOTHING
+        """Somebody was told that all have applied up to here: of one that is opened later nothing comes before."""
         self.moved = 0
         """Grows with whatever changes what is to be seen."""
         for partition_id in partitions:
@@ -35,7 +37,7 @@ class Watermarks:
 
     def add(self, partition_id: PartitionId, *, through: GlobalLogIndex = NOTHING) -> None:
         """A new partition, of which up to there nothing was ordered: so nothing is left to apply of that."""
-        zero = PartitionLogIndex(0)
+        zero, through = PartitionLogIndex(0), max(through, self._least)
         self._marks[partition_id] = Watermark(partition_id, zero, zero, zero, zero, through, "running")
         self.moved += 1
 
@@ -112,6 +114,15 @@ class Watermarks:
     def minimum(self, partitions: Iterable[PartitionId] | None = None) -> GlobalLogIndex:
         """Every one of these partitions has applied up to here."""
         return min((m.applied_global_index for m in self.all(partitions)), default=GlobalLogIndex(0))
+
+    def told(self, least: GlobalLogIndex) -> GlobalLogIndex:
+        """All have applied up to there, those that are being opened, too: what is told of it, which never goes back.
+
+        Before there is a log of one nobody can say what it has, and nothing of it is committed here: what an earlier
+        process has left in it takes nothing back.
+        """
+        self._least = max(self._least, least)
+        return self._least
 
     def update(
         self,

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
+from dispatcher.admission.places import Places
 from dispatcher.admission.pressure import Pressure
 from dispatcher.admission.signals import Signals
 from dispatcher.barriers.barriers import Barriers
@@ -66,8 +67,8 @@ class Backend(Pipeline):
         self.streams_open = 0
         """Tails, and scans of logs, of all clients;"""
         self.streams_logs = 0
-        """logs that they read, those of each counted."""
-        self.watched = 0
+        """logs that the scans read, those of each counted."""
+        self.watched = Places("partitions are followed")
         """Partitions that streams of watermarks are about, those of each counted."""
         self.leadership = Leadership()
         """Who leads, and how often that changed."""

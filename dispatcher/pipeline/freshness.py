@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, Protocol
 
+from dispatcher.admission.places import Places
 from dispatcher.barriers.exchange import FEATURE
 from logboom.errors import (
     BarrierFuture,
     LogboomError,
     NotLeader,
     ProtocolError,
-    QuotaExceeded,
     Unavailable,
     from_wire,
 )
@@ -33,8 +33,7 @@ ASKED_MAX: Final = 64
 """Rounds whose answers may still come, behind what else is on a slow line."""
 AGAIN_S: Final = 0.01
 AHEAD_MAX: Final = 8_192
-"""Who waits for a time to come, for as long as a request may take."""
-AHEAD_AGAIN_S: Final = 1.0
+"""Who waits for a time to come, for as long as a request may take; half of them for one principal."""
 INDICES: Final = frozenset((Kind.INDEX_ASK, Kind.INDEX_TOLD))
 
 
@@ -80,8 +79,7 @@ class Freshness:
         self._error: LogboomError | None = None
         self.rounds = 0
         """Begun since the start."""
-        self._ahead = 0
-        """So many wait for a time to come."""
+        self.ahead = Places("requests wait for times to come")
 
     async def recent(self, max_age: float, deadline: float) -> GlobalLogIndex:
         """Everything committed ``max_age`` seconds before this call is at or below it. Raises Unavailable."""
@@ -100,7 +98,7 @@ class Freshness:
             await asyncio.wait({self._round}, timeout=left)
         return self._known[1]
 
-    async def index_at(self, timestamp_ms: int, deadline: float) -> GlobalLogIndex:
+    async def index_at(self, timestamp_ms: int, deadline: float, *, principal: Hashable = None) -> GlobalLogIndex:
         """Everything that was committed before this leader's clock showed ``timestamp_ms`` is at or below it.
 
         Raises NotLeader, Unavailable, BarrierFuture for a time that comes after the deadline, and QuotaExceeded.
@@ -115,22 +113,13 @@ class Freshness:
                     timestamp_ms=timestamp_ms,
                     now_ms=now_ms,
                 )
-            await self._wait_ahead(ahead_ms / 1000)
+            self.ahead.check(principal, 1, most=AHEAD_MAX)
+            self.ahead.take(principal, 1)
+            try:
+                await wait(ahead_ms / 1000)
+            finally:
+                self.ahead.take(principal, -1)
         return await backend.read_index(deadline)
-
-    async def _wait_ahead(self, seconds: float) -> None:
-        if self._ahead >= AHEAD_MAX:
-            raise QuotaExceeded(
-                f"{self._ahead} requests wait for times to come here, and no more may",
-                limit=AHEAD_MAX,
-                used=self._ahead,
-                retry_after=AHEAD_AGAIN_S,
-            )
-        self._ahead += 1
-        try:
-            await wait(seconds)
-        finally:
-            self._ahead -= 1
 
     async def _ask(self) -> None:
         try:

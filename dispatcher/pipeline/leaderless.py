@@ -37,21 +37,24 @@ class Leaderless:
         """Since when it was seen to have heard of more than it has, and to have no more than before,"""
         self._applied = -1
         """which was this."""
+        self._looked: float | None = None
+        """When somebody did, the last time."""
         self._waiting: set[asyncio.Future[Any]] = set()
 
     def notice(self, leader: NodeId | None, *, committed: int = 0, applied: int = 0) -> None:
         """Somebody looks, now and then: ``committed`` has been heard of, and ``applied`` is here, in Raft indices."""
         now = self._clock.monotonic()
+        stood = self._looked is not None and now - self._looked > self._after_s / 2
         if applied >= committed:
             self._stuck = None
-        elif self._stuck is None or applied != self._applied:
+        elif self._stuck is None or applied != self._applied or stood:  # while it stood still itself nothing could come
             self._stuck = now
-        self._applied = applied
+        self._applied, self._looked = applied, now
         stuck_s = 0.0 if self._stuck is None else now - self._stuck
-        self._behind = leader is not None and stuck_s >= self._after_s
+        was_behind, self._behind = self._behind, leader is not None and stuck_s >= self._after_s
         if leader is not None:
             self._since = self._stuck if self._behind else None
-        elif self._since is None:
+        elif self._since is None or was_behind:
             self._since = now
         error = self._error()
         if error is not None:

@@ -115,8 +115,10 @@ class Opening:
         if partition_id in self._rooms.logs:
             self._open_machine(partition_id, kind)
             return
+        opens = partition_id in self._logs  # for a snapshot, since it has waited
         self._logs[partition_id] = kind
-        self._open_log(partition_id, kind, None)
+        if not opens:
+            self._open_log(partition_id, kind, None)
 
     def _open_log(self, partition_id: PartitionId, kind: Kind, ended: asyncio.Future[None] | None) -> None:
         try:
@@ -180,9 +182,12 @@ class Opening:
         self._found.discard(partition_id)
 
     async def log_of(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
-        """Of a partition that a snapshot has, and this node perhaps not yet."""
+        """Of a partition that a snapshot has, and this node perhaps not yet.
+
+        One that waits for files may wait for those that only this snapshot gives back, and a log takes just one.
+        """
         logs = self._rooms.logs
-        while partition_id not in logs and (partition_id in self._under_way or partition_id in self._logs):
+        while partition_id not in logs and (partition_id in self._logs or self._goes_on(partition_id)):
             await wait(POLL_S)
         if partition_id not in logs:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -190,6 +195,9 @@ class Opening:
             self._open_log(partition_id, kind, ended)
             await ended
         return logs[partition_id]
+
+    def _goes_on(self, partition_id: PartitionId) -> bool:
+        return partition_id in self._under_way and partition_id not in self._waits
 
     def close(self) -> None:
         """Go no further."""

@@ -103,7 +103,7 @@ class Presence(ABC):
 
     def ended(self, partition_id: PartitionId) -> None:
         """A partition is gone: nobody waits for it any more, and its worker is somebody else's to close."""
-        del self.workers[partition_id]
+        worker = self.workers.pop(partition_id)
         self.submitting.waiting.barred(partition_id, lambda: destroyed(partition_id))
         self.pending.ended(partition_id, lambda: destroyed(partition_id, outcome="applied"))
         for callback in list(self._commit_callbacks.pop(partition_id, {}).values()):
@@ -114,13 +114,13 @@ class Presence(ABC):
         self.lagging.ended(partition_id)
         self._unshown.discard(partition_id)
         self.tails.pop(partition_id, None)
-        self.forgotten(partition_id)
+        self.forgotten(partition_id, worker)
         if self.logs[partition_id].request_sync():  # whoever is fed from it may have it
             self.raft.group.dirty(self.logs[partition_id])
 
-    def forgotten(self, partition_id: PartitionId) -> None:
+    def forgotten(self, partition_id: PartitionId, worker: ApplyWorker | None = None) -> None:
         """It is gone, and perhaps was never open here: what was heard of it before that is of no use to anybody."""
-        self.snapshots.taking.ended(partition_id)
+        self.snapshots.taking.ended(partition_id, worker)
         self.barriers.ended(partition_id, lambda: destroyed(partition_id))
         self.watermarks.remove(partition_id)
         self.stability.remove(partition_id)

@@ -65,27 +65,54 @@ async def until_applied(
     *,
     asker: Asker | None = None,
 ) -> None:
-    """Each of them up to its own index. ``asker``: whose place among barriers it takes, and not the node's own.
+    """Each of them up to its own index. ``asker``: whose places it takes, and not the node's own.
 
     Raises Unavailable at the deadline, as soon as one stands still in front of its index, and where that is not
     committed here as ``until_ordered`` does; NoSuchPartition for one that is gone; QuotaExceeded.
     """
-    backend.look()
-    for partition_id, _ in targets:
-        if partition_id not in backend.workers:
-            raise backend.missing(partition_id)
-        backend.lagging.check(partition_id)
-    marks = backend.watermarks
-    behind = tuple((p, target) for p, target in targets if marks.of(p).applied_global_index < target)
-    if not behind:
-        return
-    now, commit, target = backend.clock.monotonic(), backend.global_commit_index(), max(at for _, at in behind)
-    committed = commit >= target
-    if not committed:
-        backend.leaderless.check()
-        if target > commit + backend.settings.barrier.ahead_max:
-            raise Unavailable(f"this node has not heard of what was ordered up to {target}, by far", retry_after=FAR_S)
-        deadline = min(deadline, now + HEARD_S)
+    if asker is not None:
+        deadline = min(deadline, backend.clock.monotonic() + backend.settings.barrier.wait_ms_max / 1000)
+    while True:
+        backend.look()
+        for partition_id, _ in targets:
+            if partition_id not in backend.workers:
+                raise backend.missing(partition_id)
+            backend.lagging.check(partition_id)
+        marks = backend.watermarks
+        behind = tuple((p, target) for p, target in targets if marks.of(p).applied_global_index < target)
+        if not behind:
+            return
+        target = max(at for _, at in behind)
+        committed = backend.global_commit_index() >= target
+        if not committed:
+            _check_unheard(backend, target)
+        try:
+            await _reached(backend, behind, deadline, asker, committed=committed)
+        except Unavailable:
+            if committed or backend.global_commit_index() < target:
+                raise
+        else:
+            return
+        # It has been heard of since: the rest of the time is for applying it.
+
+
+def _check_unheard(backend: Backend, target: GlobalLogIndex) -> None:
+    """It may be heard of before long. Raises Unavailable."""
+    backend.leaderless.check()
+    if target > backend.global_commit_index() + backend.settings.barrier.ahead_max:
+        raise Unavailable(f"this node has not heard of what was ordered up to {target}, by far", retry_after=FAR_S)
+
+
+async def _reached(
+    backend: Backend,
+    behind: tuple[tuple[PartitionId, GlobalLogIndex], ...],
+    deadline: float,
+    asker: Asker | None,
+    *,
+    committed: bool,
+) -> None:
+    """All of these are. ``committed``: it is seen to be so, and they are waited for to the end."""
+    now, marks = backend.clock.monotonic(), backend.watermarks
     reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def still_behind() -> str:
@@ -106,10 +133,11 @@ async def until_applied(
         Want(behind),
         client=backend if asker is None else asker.client,
         principal=None if asker is None else asker.principal,
-        deadline=deadline if asker is None else min(deadline, now + backend.settings.barrier.wait_ms_max / 1000),
+        deadline=deadline if committed else min(deadline, now + HEARD_S),
         now=now,
         done=done,
         own=asker is None,
+        reading=asker is not None and committed,
     )
     backend.hurry([partition_id for partition_id, _ in behind])
     try:

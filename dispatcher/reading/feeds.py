@@ -139,8 +139,8 @@ class Feed(ABC):
     and waits here for credit. What waits is given back when another reader of the node needs the memory.
     """
 
-    width = 1
-    """So many logs it reads."""
+    width = 0
+    """So many logs it reads, if it is a scan: a tail counts as a stream alone."""
 
     def __init__(
         self,

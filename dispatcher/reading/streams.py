@@ -19,7 +19,7 @@ from logboom.wire import Frame, Kind
 STREAMS_MAX: Final = 4096
 """Per connection."""
 LOGS_PER_STREAM: Final = 16
-"""So many logs may be read in all where one stream may be open: each takes a kilobyte, and is looked at as it opens."""
+"""So many logs may be scanned in all where one stream may be open: each takes a kilobyte, and is looked at then."""
 RETRY_AFTER_S: Final = 1.0
 
 
@@ -45,7 +45,7 @@ class Streams:
         self._pace = pace
         self._feeds: dict[int, Feed] = {}
         self._logs = 0
-        """That they read, for each of them."""
+        """That scans read, for each of them."""
 
     def open(self, frame: Frame) -> None:
         """A TAIL or a LOG_SCAN. Raises InvalidRequest, NoSuchPartition, QuotaExceeded, IndexCompacted."""
@@ -80,18 +80,18 @@ class Streams:
         return feed
 
     def _count(self, feed: Feed, more: int) -> None:
-        self._logs += more * feed.width
         self._backend.streams_open += more
+        self._logs += more * feed.width
         self._backend.streams_logs += more * feed.width
 
     def _check_logs(self, more: int) -> None:
-        """One stream alone may read as many as there are. Raises QuotaExceeded."""
+        """A scan of more than there is room for may begin while there is some. Raises QuotaExceeded."""
         on_node = self._backend.streams_logs, self._backend.settings.reads.streams_max
         for who, used, streams in (("this connection", self._logs, STREAMS_MAX), ("this node", *on_node)):
             limit = LOGS_PER_STREAM * streams
-            if used and used + more > limit:
+            if used >= limit or (used + more > limit and more <= limit):
                 raise QuotaExceeded(
-                    f"streams of {who} read {used} logs, those of each counted, and {more} more are too many: name "
+                    f"scans of {who} read {used} logs, those of each counted, and {more} more are too many: name "
                     "the partitions that matter",
                     limit=limit,
                     used=used,
@@ -102,7 +102,6 @@ class Streams:
         wanted, pace = FeedRequest.parse(frame.header), self._pace()
         if frame.kind is Kind.TAIL:
             partition = reads.partition_of_header(self._backend, frame.header)
-            self._check_logs(1)
             return Tail(self._backend, partition, wanted, send=send, congested=self._congested, ended=ended, pace=pace)
         partitions = list(dict.fromkeys(self._partitions(frame.header)))
         self._check_logs(len(partitions))

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from dispatcher.reading import reads
-from dispatcher.reading.scans import SCAN_CHUNK, Rows, View, rows_of
+from dispatcher.reading.scans import PIECE_BYTES, SCAN_CHUNK, Rows, View, rows_of
 from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.errors import (
@@ -24,6 +25,7 @@ from logboom.errors import (
     LogboomError,
     PartitionDestroyed,
     QuotaExceeded,
+    RecordTooLarge,
     Unavailable,
 )
 from logboom.state_machine import Machine
@@ -35,22 +37,37 @@ PARTITIONS_MAX: Final = 1024
 FEW: Final = 16
 """With more partitions,"""
 FIRST_KEYS: Final = 16
-"""as few keys of each are read at first: they are held until their partition's turn."""
+"""as few keys of each are read at first, which are held until their partition's turn,"""
+FIRST_KEYS_ALL: Final = 1024
+"""and no more of all, but for one of each."""
 BYTES_LEAST: Final = 8 * MIB
-"""So much may be held of all, and what one of few partitions takes, should it be the only one."""
+"""So much may be held of all."""
+
+
+@dataclass(slots=True)
+class Held:
+    """What has been read to open views, and not handed out yet."""
+
+    bytes_max: int
+    nbytes: int = 0
 
 
 class Views:
     """One node's."""
 
     def __init__(self, backend: Surroundings, *, views_max: int, bytes_max: int = 64 * MIB) -> None:
-        """``bytes_max``: of what has been read to open them, and not handed out yet."""
+        """``bytes_max``: of what has been read to open those of many partitions, and not handed out yet."""
         self._backend = backend
         self._views_max = views_max
-        self._bytes_max = max(bytes_max, BYTES_LEAST)
+        self._many = Held(max(bytes_max, BYTES_LEAST))
+        self._few = Held(views_max * FEW * PIECE_BYTES)
+        """However much those of many hold, and as much as so many may be of, unless their entries are large."""
         self.open = 0
-        self.held_bytes = 0
-        """So much is."""
+
+    @property
+    def held_bytes(self) -> int:
+        """So much has been read to open them, and not handed out yet."""
+        return self._many.nbytes + self._few.nbytes
 
     async def scan(
         self,
@@ -66,7 +83,8 @@ class Views:
         ``anew``: they are all that there are, and which these are is asked again in the turn that the view is of.
         With ``of_all`` in the header all are named, of those that have keys.
 
-        Raises QuotaExceeded, InvalidRequest (a partition has no keys), and what any read raises.
+        Raises QuotaExceeded, InvalidRequest (a partition has no keys; RecordTooLarge: their first entries are too large
+        to be held), and what any read raises.
         """
         self._check(partitions)
         start, end = reads.scan_range(header)
@@ -87,29 +105,24 @@ class Views:
         self._check(partitions)
         self.open += 1
         views: dict[PartitionId, View] = {}
+        many = len(partitions) > FEW
+        held = self._many if many else self._few
         try:
             with ExitStack() as uses:
                 for partition in partitions:
                     uses.enter_context(self._backend.using(partition))
-                chunk = SCAN_CHUNK if len(partitions) <= FEW else FIRST_KEYS
+                chunk = max(1, min(FIRST_KEYS, FIRST_KEYS_ALL // len(partitions))) if many else SCAN_CHUNK
                 scan = partial(_first, start=start, end=end, limit=limit, chunk=chunk)
-                global_index = await self._gather(partitions, scan, views, deadline)
+                global_index = await self._gather(partitions, scan, views, held, deadline)
                 for partition in dict.fromkeys(partitions):
-                    async for rows in self._rows(partition, views[partition]):
+                    async for rows in self._rows(partition, views[partition], held):
                         reply, body = reads.entries(*rows)
                         yield {**reply, "partition": partition, "global_index": global_index}, body
         finally:
             self.open -= 1
             for view in views.values():
-                self._first_of(view)
+                _first_of(view, held)
                 view.close()
-
-    def _first_of(self, view: View) -> Rows | None:
-        """What was read to open it, which is not held any more."""
-        rows, view.first = view.first, None
-        self.held_bytes -= view.first_bytes
-        view.first_bytes = 0
-        return rows
 
     def _check(self, partitions: Sequence[PartitionId]) -> None:
         """One more view, of these, may be open."""
@@ -123,16 +136,34 @@ class Views:
 
     def _check_all(self, named: Collection[PartitionId]) -> None:
         """Of a request over an old partition and a new one half would show, should the new one not be among these."""
+        there = set(named)
         for partition, machine, _, *others in self._backend.partition_rows():
-            if machine != "log" and CURSORS not in others and partition not in named:
+            if machine != "log" and CURSORS not in others and partition not in there:
                 raise Unavailable(
                     f"partition {partition} was created since: ask for all that there are", retry_after=0.02
                 )
 
-    async def _rows(self, partition: PartitionId, view: View) -> AsyncIterator[Rows]:
+    def _too_much(self, views: Mapping[PartitionId, View], held: Held) -> LogboomError | None:
+        """Why what has been read to open ``views`` may not be held."""
+        used, limit = held.nbytes, held.bytes_max
+        if used <= limit:
+            return None
+        own = sum(view.first_bytes for view in views.values())
+        if own > limit and held is self._many:
+            return RecordTooLarge(
+                f"of so many partitions {own} bytes of large values would have to be held at once: name fewer",
+                size=own,
+                limit=limit,
+            )
+        if own == used:
+            return None
+        why = f"views hold {used} bytes of large values: ask again, or name fewer partitions"
+        return QuotaExceeded(why, limit=limit, used=used, retry_after=0.1)
+
+    async def _rows(self, partition: PartitionId, view: View, held: Held) -> AsyncIterator[Rows]:
         try:
             threads = self._backend.threads_of(partition, view.machine)
-            rows = self._first_of(view)
+            rows = _first_of(view, held)
             if rows is None:
                 rows = await threads.run(view.more)
             while rows is not None:
@@ -147,7 +178,12 @@ class Views:
             raise
 
     async def _gather(
-        self, partitions: Sequence[PartitionId], scan: Any, views: dict[PartitionId, View], deadline: float
+        self,
+        partitions: Sequence[PartitionId],
+        scan: Any,
+        views: dict[PartitionId, View],
+        held: Held,
+        deadline: float,
     ) -> int:
         """Fills ``views``; returns the index that they are of."""
         backend, loop = self._backend, asyncio.get_running_loop()
@@ -165,19 +201,12 @@ class Views:
                 whole.set_exception(Unavailable(f"the state of partition {partition} could not be read"))
                 return
             views[partition] = view
-            self.held_bytes += view.first_bytes
+            held.nbytes += view.first_bytes
             applied = view.first[1].applied_index if view.first is not None else through
             if applied != through:
                 whole.set_exception(CorruptData(f"partition {partition}: a view of {applied}, not of {through}"))
-            elif self.held_bytes > self._bytes_max and (self.open > 1 or len(views) > FEW):
-                whole.set_exception(
-                    QuotaExceeded(
-                        f"views of many partitions hold {self.held_bytes} bytes of large values: name fewer",
-                        limit=self._bytes_max,
-                        used=self.held_bytes,
-                        retry_after=0.1,
-                    )
-                )
+            elif (error := self._too_much(views, held)) is not None:
+                whole.set_exception(error)
             elif len(views) == len(set(partitions)):
                 whole.set_result(None)
 
@@ -214,6 +243,14 @@ class Views:
             waiting.cancel()
             await asyncio.wait([waiting])
         return global_index
+
+
+def _first_of(view: View, held: Held) -> Rows | None:
+    """What was read to open it, which is not held any more."""
+    rows, view.first = view.first, None
+    held.nbytes -= view.first_bytes
+    view.first_bytes = 0
+    return rows
 
 
 def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int, chunk: int = SCAN_CHUNK) -> View:

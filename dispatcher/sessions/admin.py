@@ -171,9 +171,10 @@ async def _called(
 
 async def _taken(backend: Backend, deadline: float) -> dict[str, Any]:
     slow = DeadlineExceeded("the snapshot was not complete in time; it goes on", outcome="unknown")
-    before = backend.snapshots.store.newest
+    newest, under_way = backend.snapshots.store.newest, backend.snapshots.taking.progress()
+    known = max(each.global_index if each is not None else GlobalLogIndex(0) for each in (newest, under_way))
     found = await _called(backend, backend.snapshots.taking.create, deadline, slow)
-    return {**_row(found), "new": found != before}
+    return {**_row(found), "new": found.global_index > known}
 
 
 def _snapshots(backend: Backend) -> dict[str, Any]:

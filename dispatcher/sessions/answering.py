@@ -273,7 +273,8 @@ class Answering:
 
     async def _index_at(self, frame: Frame) -> None:
         deadline = self._deadline(frame.header)
-        index = await self._backend.freshness.index_at(field_of(frame.header, "timestamp_ms", int), deadline)
+        timestamp_ms, asker = field_of(frame.header, "timestamp_ms", int), self._asker()
+        index = await self._backend.freshness.index_at(timestamp_ms, deadline, principal=asker.principal)
         found = {"global_index": index, "cluster": self._backend.cluster.id}
         self._client.reply(frame.request_id, Kind.INDEX_IS, found)
 

@@ -1,17 +1,18 @@
 """Whoever follows something has it looked at again and again: all of them together as far as there is time for it.
 
 However many follow watermarks, or the progress of barriers, and however often: a fifth of the loop's time is for that,
-and so much of one turn. Who has his turn later than he asked for is told the newest that there is then, as ever.
+and so much of one turn. Principals take turns: who follows much is no reason for others to wait for all of it. Who has
+his turn later than he asked for is told the newest that there is then, as ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from dispatcher.sessions.submits import TURN_S
+from dispatcher.sessions.submits import SHARE_S, TURN_S
 from ports.clock import Clock
 
 REST: Final = 4
@@ -55,25 +56,26 @@ class Look:
 
 
 class Looks:
-    """One node's, in the order in which they are due."""
+    """One node's: of each principal in the order in which they are due."""
 
     def __init__(self, clock: Clock, *, later: Later = on_the_loop) -> None:
         self._clock = clock
         self._later = later
-        self._due: deque[Look] = deque()
+        self._due: OrderedDict[Hashable, deque[Look]] = OrderedDict()
+        """Whose they are: whoever is to look next comes first."""
         self._free_at = 0.0
         """Nobody looks before."""
         self._rests = False
         """It goes on then."""
 
-    def later(self, seconds: float, call: Callable[[], None]) -> Look:
-        """Have it called after so many seconds, once there is time for it."""
+    def later(self, seconds: float, call: Callable[[], None], *, whose: Callable[[], Hashable] = lambda: None) -> Look:
+        """Have it called after so many seconds, once there is time for it, and it is its principal's turn."""
         look = Look(call)
-        look.timer = self._later(seconds, lambda: self._came(look))
+        look.timer = self._later(seconds, lambda: self._came(look, whose()))
         return look
 
-    def _came(self, look: Look) -> None:
-        self._due.append(look)
+    def _came(self, look: Look, principal: Hashable) -> None:
+        self._due.setdefault(principal, deque()).append(look)
         if not self._rests:
             left = self._free_at - self._clock.monotonic()
             self._rest(left) if left > 0 else self._go()
@@ -87,10 +89,23 @@ class Looks:
         began = now = self._clock.monotonic()
         try:
             while self._due and now - began < TURN_S:
-                self._due.popleft().go()
+                self._look(min(now + SHARE_S, began + TURN_S))
                 now = self._clock.monotonic()
         finally:  # whatever goes wrong: the others have their turn
+            now = self._clock.monotonic()
             rest = REST * (now - began)
             self._free_at = now + rest
             if self._due:
                 self._rest(rest)
+
+    def _look(self, until: float) -> None:
+        """The next principal looks until then, and once at least, and comes behind all others."""
+        principal, looks = next(iter(self._due.items()))
+        self._due.move_to_end(principal)
+        while True:
+            look = looks.popleft()
+            if not looks:
+                del self._due[principal]
+            look.go()
+            if not looks or self._clock.monotonic() >= until:
+                return

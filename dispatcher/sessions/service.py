@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import structlog
@@ -202,7 +202,7 @@ class Session:
         self._grants: Grants | None = None
         """What this client may do; None: everything."""
         self._open = True
-        self._waits = Waits(self._backend, self, later=service.looks.later)
+        self._waits = Waits(self._backend, self, later=partial(service.looks.later, whose=self._principal))
         self._streams = Streams(
             service.backend,
             reply=self.reply,
@@ -247,7 +247,8 @@ class Session:
             elif frame.kind is Kind.CANCEL:
                 self._cancel(frame.request_id)
             elif frame.kind is Kind.CREDIT:
-                self._begin_in_turn(frame)  # behind whatever it is for
+                if not self.submits.held_behind(frame):
+                    self._streams.credit(frame)
             else:
                 self._request(frame)
         except ProtocolError:
@@ -401,7 +402,7 @@ class Session:
         if frame.kind is Kind.WATERMARKS:
             self._waits.watermarks(frame)
         elif frame.kind is Kind.WATCH:
-            self._waits.watch(frame)
+            self._waits.watch(frame, self._principal())
         elif frame.kind in (Kind.TAIL, Kind.LOG_SCAN):
             self._streams.open(frame)
         elif frame.kind is Kind.CREDIT:

@@ -35,6 +35,8 @@ HELD: Final = "held"
 REFUSED: Final = "refused"
 TURN_S: Final = 0.01
 """So much of one turn of the loop requests of all connections take; others wait for the next."""
+SHARE_S: Final = TURN_S / 10
+"""Connections that hold something back take turns, for so long each, or for one frame that takes longer."""
 
 
 class Turns:
@@ -69,8 +71,11 @@ class Turns:
             return
         waiting, self._waiting = self._waiting, deque()
         while waiting and not self.is_over():
-            submits = waiting.popleft()
-            if submits.one_held():
+            submits, until = waiting.popleft(), self.now + SHARE_S
+            more = submits.one_held()
+            while more and not self.is_over() and self.now < until:
+                more = submits.one_held()
+            if more:
                 waiting.append(submits)
         self._waiting = waiting
 
@@ -106,6 +111,10 @@ class Held:
         number = next(self._numbers)
         self._frames[number] = came, frame
         self._of.setdefault(frame.request_id, {})[number] = None
+
+    def has(self, request_id: int) -> bool:
+        """Some of that request."""
+        return request_id in self._of
 
     def first(self) -> tuple[float, Frame]:
         """The one that came first, which is taken off. KeyError if there is none."""
@@ -156,6 +165,13 @@ class Submits:
     def held_back(self, frame: Frame) -> bool:
         """Another request of the kind that comes in crowds: it has to wait for a later turn, and goes to ``begin``."""
         if not self._held and not self._service.turns.is_over():
+            return False
+        self._hold(frame)
+        return True
+
+    def held_behind(self, frame: Frame) -> bool:
+        """It is for a request that has to wait: it comes behind it, and goes to ``begin``."""
+        if not self._held.has(frame.request_id):
             return False
         self._hold(frame)
         return True

@@ -27,7 +27,8 @@ SHARED_ROWS_MAX: Final = 1_024
 """Partitions of an answer that is encoded once for all whom it is for: larger ones may be above what a client takes."""
 WATCHES_MAX: Final = 64
 WATCHED_MAX: Final = 1 << 20
-"""Partitions that are followed on a node, those of each stream counted: what it was told last takes 100 bytes each."""
+"""Partitions that are followed on a node, those of each stream counted: what it was told last takes 100 bytes each.
+Half of them for one principal."""
 ELSEWHERE_S: Final = 1.5
 """With so much time left a client that is told that a barrier is not reached asks again; with a second, no more."""
 ROWS_OF_ONE: Final = 32
@@ -79,6 +80,8 @@ class Waits:
         """One for all waiters, who are told apart by it from those of others."""
         self._progress: dict[int, _Progress] = {}
         self._watches: dict[int, Watch] = {}
+        self._watched_as: Hashable = None
+        """Whose they are: the same principal's as long as the connection lasts."""
 
     # -- which partitions
 
@@ -324,7 +327,7 @@ class Waits:
         }
         self._replies.reply(frame.request_id, Kind.WATERMARKS_REPLY, reply)
 
-    def watch(self, frame: Frame) -> None:
+    def watch(self, frame: Frame, principal: Hashable) -> None:
         """A WATCH: again and again. Raises what the client is to be told."""
         request_id = frame.request_id  # the frame, and whatever is in it, is not kept for as long as this lasts
         if request_id in self._watches or len(self._watches) >= WATCHES_MAX:
@@ -336,7 +339,8 @@ class Waits:
             )
         partitions = list(dict.fromkeys(self.partitions(frame.header)))
         self.recovered(partitions)
-        self._check_watched(len(partitions))
+        watched = self._backend.watched
+        watched.check(principal, len(partitions), most=WATCHED_MAX)
         every = frame.header.get("partitions") is None
 
         def send(header: dict[str, Any]) -> None:
@@ -356,26 +360,15 @@ class Waits:
             later=self.later,
             width=len(partitions),
         )
-        self._backend.watched += watch.width
+        self._watched_as = principal
+        watched.take(principal, watch.width)
         watch.move()
-
-    def _check_watched(self, more: int) -> None:
-        """One alone may follow as many as there are. Raises QuotaExceeded."""
-        used = self._backend.watched
-        if used and used + more > WATCHED_MAX:
-            raise QuotaExceeded(
-                f"streams of watermarks of this node follow {used} partitions, and {more} more are too many: name the "
-                "partitions that matter",
-                limit=WATCHED_MAX,
-                used=used,
-                retry_after=RETRY_AFTER_S,
-            )
 
     def _unwatch(self, request_id: int) -> None:
         watch = self._watches.pop(request_id, None)
         if watch is not None:
             watch.close()
-            self._backend.watched -= watch.width
+            self._backend.watched.take(self._watched_as, -watch.width)
 
     # -- leaving
 

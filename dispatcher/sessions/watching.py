@@ -9,7 +9,7 @@ from dispatcher.barriers.watermarks import to_row
 from dispatcher.pipeline.backend import Backend
 from dispatcher.sessions.looks import Due, Later
 from logboom.errors import LogboomError
-from logboom.types import PartitionId, Watermark
+from logboom.types import GlobalLogIndex, PartitionId, Watermark
 
 EVERY_MS_MIN: Final = 10
 FRAME_ROWS: Final = 2_048
@@ -40,7 +40,7 @@ class Watch:
         self._ended = ended
         self._later = later
         self._sent: dict[PartitionId, Watermark] = {}
-        self._minimum = 0
+        self._minimum = GlobalLogIndex(0)
         self._seen: int | None = None
         """By how much the watermarks had moved when they were told; None: something else may be news."""
         self._timer: Due | None = None
@@ -67,11 +67,12 @@ class Watch:
 
     def _tell(self, backend: Backend) -> None:
         marks = backend.watermarks.all(self._wanted)
-        minimum = min((mark.applied_global_index for mark in marks), default=0)
+        minimum = min((mark.applied_global_index for mark in marks), default=GlobalLogIndex(0))
         if self._wanted is None:  # some are not shown yet, and count all the same
             hidden = backend.partitioning.opening.nothing_through()
             if hidden is not None:
                 minimum, self._seen = min(minimum, hidden), None
+            minimum = backend.watermarks.told(minimum)
             if not backend.recovered():
                 marks, self._seen = [mark for mark in marks if backend.recovered([mark.partition_id])], None
         news = [mark for mark in marks if self._sent.get(mark.partition_id) != mark]

@@ -8,6 +8,7 @@ After a start the logs tell what was written since the last sets: a node that is
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -47,13 +48,13 @@ class Due:
         workers: Mapping[PartitionId, ApplyWorker],
         recovered: Callable[[], bool],
         global_index: Callable[[], GlobalLogIndex],
-        needed_at: Callable[[], GlobalLogIndex],
+        needed_behind: Callable[[GlobalLogIndex], bool],
         free_bytes: Callable[[], int] | None = None,
         spare_bytes: int = 0,
     ) -> None:
         """``counts``: what has been applied here since the start. ``recovered``: the logs have all from before that.
 
-        ``needed_at``: somebody may need a set that reaches there, since what is void there has had effects.
+        ``needed_behind``: somebody may need a set from behind there, since what is void there has had effects.
         ``spare_bytes``: of the disk are left to the logs, which have ``free_bytes``, if theirs is another one than the
         sets'.
         """
@@ -65,11 +66,13 @@ class Due:
         self._workers = workers
         self._recovered = recovered
         self._global_index = global_index
-        self._needed_at = needed_at
+        self._needed_behind = needed_behind
         self._free_bytes = free_bytes
         self._spare_bytes = spare_bytes
         self._destroyed_bytes = 0
-        """In logs of partitions that were destroyed since the start: whatever they are, none of that is kept."""
+        """In logs of partitions that were destroyed since the start, but for what counts as applied: none is kept."""
+        self._ended = set[PartitionId]()
+        """Those, as long as the logs are here."""
         self.last_cut = self._last_set = self._set_at()
         self._last_bytes, self.reclaimable = counts.bytes, self._reclaimable()
         """At the last cut."""
@@ -83,6 +86,8 @@ class Due:
         self._written: Written | None = None
         self._written_at: tuple[GlobalLogIndex, GlobalLogIndex] | None = None
         """Since which cut and set it is looked at what was written."""
+        self._counted = 0, 0
+        """All that was applied since the start, and of that what sets make room for, when that look was begun."""
         self._looked_back = False
 
     def look_back(self) -> None:
@@ -92,21 +97,37 @@ class Due:
         at = self.last_cut, self._set_at()
         if self._written is None or self._written_at != at:
             self._written, self._written_at = Written(self._store.sets(), self._workers), at
+            self._counted = self._counts.bytes, self._counts.reclaimable
         if not self._written.look():
             return
         found, self._written, self._looked_back = self._written, None, True
-        self._last_bytes = self._counts.bytes - found.bytes
-        self.reclaimable = self._of_last_set = self._counts.reclaimable - found.reclaimable
-        self._of_set_before = self._counts.reclaimable - found.reclaimable_before
+        nbytes, reclaimable = self._counted
+        self._last_bytes = nbytes - found.bytes
+        self.reclaimable = self._of_last_set = reclaimable - found.reclaimable
+        self._of_set_before = reclaimable - found.reclaimable_before
         newest = self._store.newest
         if newest is not None:
             old_s = (self._clock.wall_ms() - newest.created_ms) / 1000
             self._last_time = min(self._last_time, self._clock.monotonic() - old_s)
 
-    def ended(self, partition_id: PartitionId) -> None:
-        """It is destroyed, or was and that is replayed: its log goes with the first set but one."""
+    def ended(self, partition_id: PartitionId, worker: ApplyWorker | None) -> None:
+        """It is destroyed, or was and that is replayed: its log goes with the first set but one. Perhaps once more."""
         store = self._logs.get(partition_id)
-        self._destroyed_bytes += 0 if store is None else store.committed_bytes_after(0)
+        if store is None or partition_id in self._ended:
+            return
+        self._ended.add(partition_id)
+        self._destroyed_bytes += store.committed_bytes_after(0)
+        if worker is not None and worker.reclaimable and self._looked_back:
+            before = self._in_set_before(partition_id)
+            self._destroyed_bytes -= max(0, store.committed_bytes_between(before, worker.applied_index))
+
+    def _in_set_before(self, partition_id: PartitionId) -> int:
+        """Up to which index the set before the newest has a partition."""
+        for meta in self._store.sets()[-2:-1]:
+            row = bisect_left(meta.partitions, partition_id, key=lambda each: each.partition_id)
+            if row < len(meta.partitions) and meta.partitions[row].partition_id == partition_id:
+                return meta.partitions[row].applied_index
+        return 0
 
     def _reclaimable(self) -> int:
         return self._counts.reclaimable + self._destroyed_bytes
@@ -120,6 +141,7 @@ class Due:
     def complete(self, global_index: GlobalLogIndex, reclaimable: int) -> None:
         """The set is here, this node's own or another's; ``reclaimable`` was so at its cut."""
         self._failed, self._not_before = 0, 0.0
+        self._ended &= self._logs.keys()
         if global_index > self._last_set:
             self._last_set = global_index
             self._of_set_before, self._of_last_set = self._of_last_set, reclaimable
@@ -156,7 +178,7 @@ class Due:
 
         Whatever the settings say: whoever led then may have asked for it, and died. Leader only.
         """
-        return self._needed_at() > self._set_at() and self._clock.monotonic() >= self._not_before
+        return self._clock.monotonic() >= self._not_before and self._needed_behind(self._set_at())
 
     def _is_worth_it(self) -> bool:
         """A set costs its size. What it gains is what can be removed then; elsewhere only starts are shorter."""

@@ -309,9 +309,12 @@ class Snapshotting:
         """Partitions whose dump has not returned: this node takes no set of its own."""
         return self._stuck.keys()
 
-    def ended(self, partition_id: PartitionId) -> None:
-        """The partition is gone: a set that still lacks its state will not be, and none lacks it from now on."""
-        self._due.ended(partition_id)
+    def ended(self, partition_id: PartitionId, worker: ApplyWorker | None = None) -> None:
+        """The partition is gone: a set that still lacks its state will not be, and none lacks it from now on.
+
+        ``worker``: it had one, which is closed.
+        """
+        self._due.ended(partition_id, worker)
         self._unopened.pop(partition_id, None)
         if self._gathering is not None and partition_id in self._gathering.missing:
             self._abandon(self._gathering, f"partition {partition_id} was destroyed")

@@ -99,6 +99,7 @@ class LogReading:
         on_compacted: OnCompacted = "error",
         on_void: OnVoid | None = None,
         node: str | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[LogMetadata, None]:
         """As ``tail``, without the data: keys, headers, sizes, and descriptors for ``fetch``."""
         _check_compacted(on_compacted)
@@ -111,7 +112,7 @@ class LogReading:
             fields=fields,
             on_compacted=on_compacted,
             on_void=on_void,
-            patience=self.timeout,
+            patience=seconds(self.timeout if timeout is None else timeout),
         )
 
     async def fetch(

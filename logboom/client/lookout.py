@@ -50,7 +50,7 @@ class Lookout(Known, Home):
         self._led_at: dict[str, float] = {}
         """By address: when a node is asked for its leader again."""
         self._shunned: dict[str, float] = {}
-        """Until then: it hears of no leader, and another does."""
+        """Until then: it hears of no leader, or of nothing new, and another does."""
         self._turn = 0
 
     def _beats(self) -> Callable[[NodeConnection], None]:
@@ -181,7 +181,7 @@ class Lookout(Known, Home):
         """Where nobody leads, a stream stays where it is."""
         if _leaderless_ms(answer) == 0 and not connection.closed:
             self._shunned[connection.address] = self.now + LOOK_S
-            story = f"{connection.welcome['node']} hears of no leader, and others do"
+            story = f"{connection.welcome['node']} hears of no leader, or of nothing new, and others do"
             connection.end_roaming(Unavailable(story))
 
     def _led(self, live: list[NodeConnection]) -> list[NodeConnection]:

@@ -130,6 +130,8 @@ class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Where so many barriers may wait, they may have 16 times as many targets in all, a partition at an index each: equal
     barriers' count once, and those of one that tells its progress for itself. A barrier alone may have any number.
+
+    Reads that wait until what is committed is applied have as many places of their own.
     """
 
     waiters_max: int = 65_536

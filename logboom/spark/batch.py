@@ -30,7 +30,7 @@ from logboom.spark.connection import Session, session
 from logboom.spark.layout import layout_of
 from logboom.spark.options import ReadOptions, Target, View, WriteOptions
 from logboom.spark.read import read_log, read_merged, read_state
-from logboom.spark.report import check_where, finish, leave_begun, leave_error
+from logboom.spark.report import check_where, finish, leave_begun, leave_error, leaving_errors
 from logboom.spark.shares import EVERYTHING, Merged, Share, Span, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
 from logboom.types import lineage_shown
@@ -201,7 +201,8 @@ class LogboomWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Made once on the driver; its copy serves every attempt and the commit, so they share a write id."""
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
-        self._plan = plan = plan_write(schema, options)
+        with leaving_errors(options.report_file):
+            self._plan = plan = plan_write(schema, options)
         self._began = time.time()
         if plan.report_file is not None:
             leave_begun(plan.report_file, f"write {plan.write_id}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import tempfile
+import uuid
 import weakref
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +16,7 @@ from pyspark.errors import AnalysisException
 from logboom.errors import BY_CODE, InvalidRequest, LogboomError, NonDeterministicReplay, UnknownOutcome
 from logboom.spark.batch import plan_write
 from logboom.spark.options import WriteOptions, write_options
-from logboom.spark.report import Report, leave, leave_begun, leave_error, load, wait_for
+from logboom.spark.report import Report, leave, leave_begun, leave_error, leaving_errors, load, wait_for
 from logboom.spark.source import LogboomSource
 
 if TYPE_CHECKING:
@@ -84,15 +86,13 @@ def submit(
         named["writeId"] = writeId
     if partitions is not None:
         named["partitions"] = _text("partitions", partitions)
-    if key is not None and key != "key":
-        if key not in df.columns:
-            raise InvalidRequest(f"there is no column {key!r} to take as the key: {', '.join(df.columns)}")
-        if "key" in df.columns:
-            raise InvalidRequest(f"column {key!r} is to be the key, and there is a column 'key': drop or rename that")
-        df = df.withColumnRenamed(key, "key")
     checked = write_options(named)
-    plan_write(df.schema, checked)  # here first: its errors are typed, those of the planner are text
-    register(df.sparkSession)
+    if checked.write_id is None:  # here: what is left of a write that has not come to its end has to name it
+        named["writeId"] = uuid.uuid4().hex
+        checked = replace(checked, write_id=named["writeId"])
+    with leaving_errors(checked.report_file):
+        df = _with_key(df, key)
+        plan_write(df.schema, checked)  # here first: its errors are typed, those of the planner are text
     with tempfile.TemporaryDirectory(prefix="logboom-report-") as directory:
         report = _save(df, named, checked, Path(directory) / "report.json")
     _compare(report)
@@ -108,6 +108,17 @@ def barrier(report: Report, *, timeout: float = 60.0, level: str = "applied", sc
     wait_for(report, timeout=timeout, level=level, scope=scope)
 
 
+def _with_key(df: DataFrame, key: str | None) -> DataFrame:
+    """With the column that is to be the key by that name. Raises InvalidRequest."""
+    if key is None or key == "key":
+        return df
+    if key not in df.columns:
+        raise InvalidRequest(f"there is no column {key!r} to take as the key: {', '.join(df.columns)}")
+    if "key" in df.columns:
+        raise InvalidRequest(f"column {key!r} is to be the key, and there is a column 'key': drop or rename that")
+    return df.withColumnRenamed(key, "key")
+
+
 def _text(name: str, value: Any) -> str:
     """An option as Spark takes them. Raises InvalidRequest for bytes that are no text."""
     if isinstance(value, bytes):
@@ -120,17 +131,18 @@ def _text(name: str, value: Any) -> str:
 
 
 def _save(df: DataFrame, named: dict[str, str], checked: WriteOptions, file: Path) -> Report:
-    name = "a write" if checked.write_id is None else f"write {checked.write_id}"
+    name = f"write {checked.write_id}"
     if checked.report_file is not None:
         leave_begun(checked.report_file, name)
     try:
+        register(df.sparkSession)
         df.write.format("logboom").options(**{**named, "reportFile": str(file)}).mode("append").save()
     except Exception as error:
         left = _left(file, checked)
         if left is not None and not _is_of_tasks(left):
             typed: LogboomError | None = left  # of the commit, typed and whole
         else:
-            typed = _typed(error)
+            typed = _typed(error, name)
         if checked.report_file is not None:
             if typed is not None:
                 leave_error(checked.report_file, typed)
@@ -164,7 +176,7 @@ def _is_of_tasks(left: LogboomError) -> bool:
     return isinstance(left, UnknownOutcome) and left.outcome == "unknown"
 
 
-def _typed(error: Exception) -> LogboomError | None:
+def _typed(error: Exception, write: str) -> LogboomError | None:
     """What a task raised comes back as text: the last logboom error in it, typed again.
 
     Whatever it was, rows before it, and those of other tasks, may have taken effect.
@@ -173,7 +185,7 @@ def _typed(error: Exception) -> LogboomError | None:
     if not found:
         return None
     name, message = found[-1]
-    return _TYPES[name](f"a Spark task failed: {message}", outcome="unknown")
+    return _TYPES[name](f"{write}: a Spark task failed: {message}", outcome="unknown")
 
 
 def _compare(report: Report) -> None:

@@ -208,7 +208,7 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
     node = _address(options, session)
     progress = Progress(merged, options.fail_on_data_loss, merged.span.low - 1)
     patience = options.target.request_timeout_ms / 1000
-    failures, deadline = 0, time.monotonic() + patience
+    failures, why, deadline = 0, "", time.monotonic() + patience
     begins_later, empty = False, 0
     refused = False  # by index, by the very node that was chosen: what it has removed nobody wants
     while not progress.done():
@@ -246,19 +246,20 @@ def read_merged(options: ReadOptions, merged: Merged, schema: pa.Schema, session
             progress.leave_out(error, without(progress.merged, {error.partition_id}, options, session))
             continue
         except TimeoutError as late:  # its disk hangs: the next one has its turn
-            failures += 1
+            failures, why = failures + 1, str(late)
             if failures > options.retries or node is not None:
-                raise _late(options, "in global order", progress.after_global, merged.span.high, str(late)) from None
+                raise _late(options, "in global order", progress.after_global, merged.span.high, why) from None
             _meet(progress.merged.parts[0].partition_id, session)
             deadline = time.monotonic() + patience
         except LogboomError as error:
-            failures += 1
+            failures, why = failures + 1, error.message
             if not error.retryable or failures > options.retries:
                 raise
         if progress.after_global > before:
-            failures, deadline, empty, refused = 0, time.monotonic() + patience, 0, False
+            failures, why, empty, refused = 0, "", 0, False
+            deadline = time.monotonic() + patience
         elif time.monotonic() > deadline:
-            raise _late(options, "in global order", before, merged.span.high)
+            raise _late(options, "in global order", before, merged.span.high, why)
         else:
             time.sleep(LOOK_AGAIN_S)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -36,7 +38,13 @@ log: Final = logging.getLogger("logboom.spark")
 LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
 
 WHY_MAX: Final = 2_000
-"""Characters: Spark may say it with all of its stack."""
+"""Characters of what Spark says:"""
+WHY_FIRST: Final = 300
+"""so many of them from its beginning, the others from its end, where Python has the reason."""
+FRAMES: Final = re.compile(r"^\tat .*\n?", re.MULTILINE)
+"""Of Java's stacks, which Spark may put behind that."""
+MIXED: Final = "mixed"
+"""In the report of an earlier batch that stays: what ``Went`` says by that name."""
 FORM: Final = "crc-"
 """How fingerprints are made; those of another form say nothing of rows."""
 
@@ -172,7 +180,10 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
         # Of a write that other rows came for, what the first run left stays: it is noticed again the next time.
         if plan.report_file is not None and (check is None or not isinstance(error, NonDeterministicReplay)):
             if check is not None and not kept:
-                kept = {"report": before} if (before := _left_before(plan.report_file)) else {}
+                before = _left_before(plan.report_file)
+                if before and isinstance(error, LineageMismatch):
+                    before[MIXED] = True
+                kept = {"report": before} if before else {}
             leave_error(plan.report_file, error, **kept)
         raise
     report = replace(report, seconds=time.time() - began)
@@ -200,14 +211,31 @@ def leave_error(path: str, error: LogboomError, **kept: Any) -> None:
         log.warning("no report can be left at %s: %s", path, full)
 
 
+@contextmanager
+def leaving_errors(path: str | None) -> Iterator[None]:
+    """What is wrong before a write has begun is left there, too, in place of the report of an earlier one."""
+    try:
+        yield
+    except LogboomError as error:
+        if path is not None:
+            leave_error(path, error)
+        raise
+
+
 def leave_begun(path: str, name: str, because: Exception | None = None) -> None:
     """In place of the report of an earlier write, until this one has come to its end; with why it does not, if known.
 
     Whoever is killed on the way leaves nothing else.
     """
-    why = "" if because is None else f" ({str(because)[:WHY_MAX]})"
+    why = "" if because is None else f" ({_reason(str(because))})"
     story = f"{name} was begun, and has not come to its end{why}; what it wrote stays, and a run under the same writeId"
     leave_error(path, UnknownOutcome(f"{story} completes it"))
+
+
+def _reason(said: str) -> str:
+    """What Spark says of a failure, shortened, with the reason in it."""
+    said = FRAMES.sub("", said.partition("JVM stacktrace:")[0]).strip()
+    return said if len(said) <= WHY_MAX else f"{said[:WHY_FIRST]} ... {said[WHY_FIRST - WHY_MAX :]}"
 
 
 def same_as_before(plan: WritePlan, report: Report) -> Report:
@@ -238,27 +266,28 @@ def _where_before(plan: WritePlan, went: Went | None, report: Report) -> Report:
         return report
     if not report.cluster:
         return replace(report, cluster=went.cluster, lineage=went.lineage)
-    if (report.cluster, report.lineage) != went[1:]:
-        story = "only a new checkpoint, which writes everything again, or another restore is exact, since rows of"
-        raise _gone(plan, went, (report.cluster, report.lineage), f"{story} this batch are in", outcome="unknown")
+    here = report.cluster, report.lineage
+    if here != (went.cluster, went.lineage):
+        raise _gone(plan, went._replace(mixed=True), here, outcome="unknown")
     return report
 
 
 def check_where(plan: WritePlan, here: tuple[str, str]) -> None:
     """Before a task writes: where the batches before went. Raises LineageMismatch, outcome ``not_applied``."""
     went = plan.went
-    if went is not None and _is_of(went, plan.write_id) and went[1:] != here:
-        story = "put the checkpoint of the backup back and remove"
-        raise _gone(
-            plan,
-            went,
-            here,
-            f"{story} {plan.report_file}, and it goes on exactly; a new checkpoint writes everything again",
-            outcome="not_applied",
+    if went is not None and _is_of(went, plan.write_id) and here != (went.cluster, went.lineage):
+        raise _gone(plan, went, here, outcome="not_applied")
+
+
+def _gone(plan: WritePlan, went: Went, here: tuple[str, str], *, outcome: Outcome) -> LineageMismatch:
+    anew = "a new checkpoint, with a file of its own,"
+    if went.mixed:
+        what = (
+            f"only {anew} which writes everything again, or another restore is exact, since rows of this batch are in"
         )
-
-
-def _gone(plan: WritePlan, went: Went, here: tuple[str, str], what: str, *, outcome: Outcome) -> LineageMismatch:
+    else:
+        what = f"put the checkpoint of the backup back and remove {plan.report_file}, and it goes on exactly; {anew} "
+        what += "writes everything again"
     return LineageMismatch(
         f"write {plan.write_id}: the batches before it went into {went.cluster!r} ({lineage_shown(went.lineage)}), and "
         f"this is {here[0]!r} ({lineage_shown(here[1])}): of what they had written all is missing that came after the "
@@ -278,7 +307,7 @@ def _went(before: Mapping[str, Any]) -> Went | None:
     query, cluster = _query(str(before.get("write_id", ""))), str(before.get("cluster", ""))
     if query is None or not cluster:
         return None  # none, or of a batch, or of a release that did not say it
-    return Went(query, cluster, str(before.get("lineage", "")))
+    return Went(query, cluster, str(before.get("lineage", "")), bool(before.get(MIXED)))
 
 
 def _is_of(went: Went, write_id: str) -> bool:

@@ -56,6 +56,8 @@ class Went(NamedTuple):
     """Empty: the last of them had no tasks, and nobody has said it."""
     cluster: str
     lineage: str
+    mixed: bool = False
+    """Rows of the one behind them are in another history already, as a commit has found."""
 
 
 @dataclass(frozen=True, slots=True)

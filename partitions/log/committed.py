@@ -15,10 +15,9 @@ from typing import NamedTuple, NoReturn
 
 from logboom.errors import IndexCompacted
 from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, GlobalLogIndex, PartitionLogIndex, Term
+from partitions.log.guessed import SUMMED, guessed
 from partitions.log.segment import BatchRef
 
-SUMMED = 4096
-"""Batches that are added up at a time."""
 STEP = 65_536
 """Batches that are copied at a time: what is copied at once holds up all threads."""
 MOVED_MAX = 4096
@@ -154,12 +153,10 @@ class Columns:
         """But for ``last``, which counts them."""
         return self.global_index, self.segment, self.offset, self.length
 
-    def bytes_after(self, index: int) -> int:
-        """Of the batches that end behind ``index``; of many a guess, by the first of them."""
-        row = bisect_left(self.last, index + 1)
-        rows = len(self.last) - row
-        some = sum(self.lengths(row, row + SUMMED))
-        return some if rows <= SUMMED else some * rows // SUMMED
+    def bytes_between(self, low: int, high: int) -> int:
+        """Of the batches that end behind ``low``, up to ``high``; below 0 where that is lower. Of many a guess."""
+        begin, end = bisect_left(self.last, low + 1), bisect_left(self.last, high + 1)
+        return guessed(self.lengths, begin, end) if begin <= end else -guessed(self.lengths, end, begin)
 
 
 class _Short(NamedTuple):

@@ -25,6 +25,11 @@ class Shelf:
         self._total = 0
         self._lock = threading.Lock()
 
+    @property
+    def count(self) -> int:
+        """So many are open. Any thread."""
+        return self._total
+
     def used(self, files: OpenFiles, *, opened: bool) -> None:
         """Somebody has used one of these, or closed some; ``opened``: it was not open before."""
         with self._lock:

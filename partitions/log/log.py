@@ -308,7 +308,11 @@ class PartitionLog(LogFetching):
 
     def committed_bytes_after(self, index: int) -> int:
         """Of batches that are committed and end behind ``index``; of very many a guess."""
-        return self._committed.columns.bytes_after(index)
+        return self.committed_bytes_between(index, max(index, self.committed_index))
+
+    def committed_bytes_between(self, low: int, high: int) -> int:
+        """The same of those that end behind ``low``, up to ``high``; below 0 where that is lower."""
+        return self._committed.columns.bytes_between(low, high)
 
     # -- reading (any thread; the rest is in LogReading)
 

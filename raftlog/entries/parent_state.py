@@ -126,11 +126,9 @@ class ParentState:
     def _too_early(self) -> str:
         return "" if PARTITION_SETTINGS in self.agreed else f"{PARTITION_SETTINGS} is not agreed on"
 
-    def needed_at(self, partitions: int) -> GlobalLogIndex:
+    def needed_behind(self, index: GlobalLogIndex, partitions: int) -> bool:
         """See Voids; ``partitions``: of the settings."""
-        if not self.voids.kept:
-            return GlobalLogIndex(0)
-        return self.voids.needed_at(lambda partition_id: self.lifecycle.lives(partition_id, partitions))
+        return self.voids.needed_behind(index, lambda partition_id: self.lifecycle.lives(partition_id, partitions))
 
     def void(self, void: Void) -> str:
         """A batch is declared void, unless that cannot be: then says why, and nothing has changed."""

@@ -106,11 +106,12 @@ class Voids:
         found = [each for each in last_words.values() if each.applied and each.last_index <= through]
         return max(found, key=lambda each: each.last_index, default=None)
 
-    def needed_at(self, lives: Callable[[PartitionId], bool]) -> GlobalLogIndex:
-        """Up to here a set has to reach that stands for all of those, in partitions that live; 0: for none."""
+    def needed_behind(self, index: GlobalLogIndex, lives: Callable[[PartitionId], bool]) -> bool:
+        """A set that ends at ``index`` does not stand for all of those, in partitions that live."""
+        if not any(each.applied and each.global_index > index for each in self.kept):  # it is asked all the time
+            return False
         last_words = {(each.partition_id, each.last_index, each.digest): each for each in self.kept}
-        found = [v.global_index for v in last_words.values() if v.applied and lives(v.partition_id)]
-        return max(found, default=GlobalLogIndex(0))
+        return any(v.applied and v.global_index > index and lives(v.partition_id) for v in last_words.values())
 
     def after(self, void: Void) -> Voids:
         """With one more; unchanged if it says nothing new."""

@@ -7,7 +7,7 @@ states of those, too, that were destroyed since the journal's beginning: it know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from logboom.types import PartitionId
@@ -27,11 +27,23 @@ FILES_KEPT: Final = 24
 class Descriptors:
     """One node's."""
 
-    def __init__(self, world: World, logs: Mapping[PartitionId, PartitionLog], stateless: Callable[[], int]) -> None:
-        """``logs`` is its caller's; of so many ``stateless`` ones a start would open states, too. Any thread."""
+    def __init__(
+        self,
+        world: World,
+        logs: Mapping[PartitionId, PartitionLog],
+        destroyed: Collection[PartitionId],
+        stateless: Callable[[], int],
+        readers: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``logs`` and ``destroyed`` are the caller's; of so many ``stateless`` ones a start would open states, too.
+
+        So many files are open for ``readers``, and closed before a start.
+        """
         self._world = world
         self._logs = logs
+        self._destroyed = destroyed
         self._stateless = stateless
+        self._readers = readers
 
     def lacking(self, more: int) -> str | None:
         """Why so many more partitions cannot be created; None: they can."""
@@ -47,15 +59,15 @@ class Descriptors:
         return None if left is None else max(0, left - FILES_SPARE - self._unopened() - self._closed()) // FILES_EACH
 
     def to_spare(self) -> bool:
-        """One that is open for readers may stay so. Any thread."""
-        return self._lacking(FILES_SPARE) is None
+        """One that is open for readers may stay so: in a start's way it is not. Any thread."""
+        none_left = self._world.no_files_left
+        return none_left(FILES_SPARE + len(self._logs)) is None or none_left(FILES_SPARE + self._unopened()) is None
 
     def _lacking(self, wanted: int) -> str | None:
-        # Where all logs could still open theirs nobody counts those that will: there may be thousands.
-        closed = self._closed()
-        if self._world.no_files_left(wanted + len(self._logs) + closed) is None:
+        # Where there are enough for all that could want some nobody counts those that will: there may be thousands.
+        if self._world.no_files_left(wanted + len(self._logs) + FILES_OF_STATE * len(self._destroyed)) is None:
             return None
-        unopened = self._unopened()
+        closed, unopened = self._closed(), self._unopened()
         why = self._world.no_files_left(wanted + unopened + closed)
         if why and unopened:
             why += f"; {unopened} more are for partitions that nobody has written to"
@@ -68,5 +80,5 @@ class Descriptors:
         return sum(not each.open_segment.ordinal for each in list(self._logs.values()))
 
     def _closed(self) -> int:
-        """Of states that nobody needs but a start."""
-        return FILES_OF_STATE * self._stateless()
+        """Of states that nobody needs but a start: so many more than it has by what is not open for readers then."""
+        return max(0, FILES_OF_STATE * self._stateless() - self._readers())

@@ -87,7 +87,7 @@ class PartitionRooms:
         self._fresh_logs: dict[PartitionId, PartitionLog] = {}
         self._fresh: dict[PartitionId, Opened] = {}
         """Opened off the loop."""
-        self._descriptors = Descriptors(world, self.logs, self._stateless)
+        self._descriptors = Descriptors(world, self.logs, self.destroyed, self._stateless, lambda: self._shelf.count)
         self._shelf = Shelf(settings.log.open_files_node_max, may_keep=self._descriptors.to_spare)
 
     # -- at a start
@@ -336,7 +336,8 @@ class PartitionRooms:
     def _stateless(self) -> int:
         """Partitions whose states have given back their files, and which a start would open with all of them."""
         gone = [p for p in self.destroyed.copy() if p in self.logs and p not in self.ending]
-        return sum(p not in self._kinds or self._kinds[p].state_machine != "log" for p in gone)
+        kinds = (self._kinds.get(p) for p in gone)  # which another thread may forget
+        return sum(kind is None or kind.state_machine != "log" for kind in kinds)
 
     def _open_log(self, partition_id: PartitionId, kind: Kind, settings: LogSettings, base: LogBase) -> PartitionLog:
         if kind.state_machine != "log" or not self._settings.snapshot.retain_log_ms:

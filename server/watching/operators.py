@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.sessions.submits import OneATurn
 from logboom.access import Right
 from logboom.errors import PermissionDenied
 from ports.http import HttpRequest, HttpResponse
@@ -48,6 +49,8 @@ class Operators:
         self._asked: Counter[tuple[str, int]] = Counter()
         self._scrape_s = 0.0
         self._scrapes: dict[tuple[str, bool], asyncio.Task[HttpResponse]] = {}
+        self._one_status = OneATurn()
+        """Clients have their own: however many of those ask, whoever operates the node is told."""
         self.stopping = False
         """Set when the node is about to stop: it is not ready any more."""
         self._probes: Pages = {"/healthz": self._healthz, "/readyz": self._readyz}
@@ -132,7 +135,7 @@ class Operators:
 
     async def _status(self, _: HttpRequest) -> HttpResponse:
         service = self._watched.service
-        async with service.one_status:
+        async with self._one_status:
             return HttpResponse(200, msgspec.json.encode(await service.status()), "application/json")
 
     async def _stacks(self, _: HttpRequest) -> HttpResponse:

@@ -268,4 +268,11 @@ MUTANTS: Final = (
         (Edit("dispatcher.sessions.watching:Watch._tell", "if hidden is not None:", "if False:"),),
         needs="follows",
     ),
+    Mutant(
+        "least-of-nothing",
+        "The least of all watermarks is told as if one were being opened, of which nothing is known (FollowsAll).",
+        ("FollowsAll",),
+        (Edit("dispatcher.pipeline.opening:Opening.nothing_through", "default=None", "default=0"),),
+        needs="follows",
+    ),
 )

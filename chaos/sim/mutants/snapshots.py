@@ -191,7 +191,13 @@ MUTANTS: Final = (
         "cut-waits-for-what-is-gone",
         "A set goes on waiting for the state of a partition that was destroyed meanwhile: none is ever taken there.",
         ("Liveness",),
-        (Edit("dispatcher.pipeline.presence:Presence.forgotten", "self.snapshots.taking.ended(partition_id)", "pass"),),
+        (
+            Edit(
+                "dispatcher.pipeline.presence:Presence.forgotten",
+                "self.snapshots.taking.ended(partition_id, worker)",
+                "pass",
+            ),
+        ),
         needs="partitions_change lags cuts_often",
     ),
     Mutant(

@@ -337,23 +337,24 @@ def test_so_is_what_went_wrong_in_place_of_an_earlier_one(spark, cluster, client
     def left():
         return json.loads(path.read_text())["error"]
 
-    nulls = adds(spark, "file-", rows=10).withColumn("n", f.lit(None).cast("bigint"))
-    save(adds(spark, "file-", rows=10), cluster, reportFile=str(path))
+    nulls = adds(spark, "file-", rows=10, tasks=1).withColumn("n", f.lit(None).cast("bigint"))
+    save(adds(spark, "file-", rows=10, tasks=1), cluster, reportFile=str(path))
     with pytest.raises(Exception, match="column n has"):
         save(nulls, cluster, reportFile=str(path), writeId="nulls")
     assert (left()["code"], left()["outcome"]) == ("unknown_outcome", "unknown")
-    assert "write nulls: " in left()["message"]
+    assert "write nulls: 1 of 1 tasks did not come to their end" in left()["message"]
     with pytest.raises(InvalidRequest, match="column n has"):
         logboom.spark.submit(nulls, **options(cluster, reportFile=str(path)))
     assert (left()["code"], left()["outcome"]) == ("invalid_request", "unknown")
-    dying = f.udf(lambda _: 1 // 0, "bigint", useArrow=False)
-    shuffled = adds(spark, "file-", rows=10).withColumn("n", dying("n")).repartition(2)
-    with pytest.raises(Exception, match="ZeroDivisionError"):  # in front of the tasks that write
+    dying = f.raise_error(f.concat(f.lit("in front of "), f.col("key"))).cast("bigint")
+    shuffled = adds(spark, "file-", rows=10, tasks=1).withColumn("n", dying).repartition(2)
+    with pytest.raises(Exception, match="in front of file-0"):  # and of the tasks that write
         logboom.spark.submit(shuffled, **options(cluster, reportFile=str(path), writeId="shuffled"))
     assert left()["code"] == "unknown_outcome"
     assert "write shuffled was begun, and has not come to its end" in left()["message"]
+    assert "in front of file-0" in left()["message"]
     client.submit(2, Put(b"file-refused", b"bytes"))
-    refused = spark.range(5).select(f.lit("file-refused").alias("key"), f.col("id").alias("n"))
+    refused = spark.range(0, 5, 1, 1).select(f.lit("file-refused").alias("key"), f.col("id").alias("n"))
     with pytest.raises(Exception, match="refused 5 of 5"):
         save(refused, cluster, partitions="2", addColumns="n", reportFile=str(path))
     assert left()["code"] == "commands_rejected", "the whole error of the commit"

@@ -18,8 +18,10 @@ from chaos.sim.parameters import Parameters
 from chaos.sim.simulation import Simulation
 from chaos.sim.stories import Stories
 from chaos.sim.timeline import Timeline
+from dispatcher.reading.scans import SCAN_CHUNK
 from logboom import Client, Put
-from logboom.types import NodeId
+from logboom.settings import AdmissionSettings
+from logboom.types import KIB, NodeId
 from raftlog.entries.configuration import Configuration, Role, Seat
 
 CROWD = 6
@@ -61,6 +63,32 @@ def test_a_quorum_serves_though_others_are_always_in_line(seed: int) -> None:
         outcome = simulation.play()
     assert outcome.failure is None
     assert served[0] > CROWD
+
+
+def test_whoever_reads_what_was_damaged_waits_for_his_rate() -> None:
+    """Seed 5100: the second piece of a state, which may be sent in six seconds, was given up after five."""
+    drawn = draw(3, seconds=3.0)
+    reads = msgspec.structs.replace(drawn.settings.reads, principal_bytes_per_s=4 * KIB)
+    settings = msgspec.structs.replace(drawn.settings, reads=reads, admission=AdmissionSettings())
+    drawn = replace(drawn, settings=settings, faults=(), stories=Stories(), blackout=None)
+    drawn = replace(drawn, partitions_change=False, begun_go=False, members_change=False, clients=1)
+    simulation = Simulation(drawn, timeline=Timeline())
+    written = list[int]()
+
+    async def write() -> None:
+        partition = min(drawn.kv_partitions)
+        async with Client(list(simulation.seen.addresses), rng=random.Random(1), timeout=WAIT_S) as client:
+            for begin in range(0, SCAN_CHUNK + 100, 100):
+                keys = [f"{number:030}".encode() for number in range(begin, begin + 100)]
+                await client.submit(partition, [Put(key, b"") for key in keys])
+                written.append(len(keys))
+        simulation.nemesis.rotten.add("n1")
+
+    simulation.loop.run_as(None, simulation.loop.spawn, simulation.loop.process("writer"), write(), delay=1.0)
+    with leftovers_unseen():
+        outcome = simulation.play()
+    assert outcome.failure is None
+    assert sum(written) > SCAN_CHUNK
 
 
 @pytest.mark.parametrize("removing", [None, "n1", "n2", "n3", "n4"])

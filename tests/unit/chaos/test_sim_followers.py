@@ -16,12 +16,33 @@ from logboom.types import Token
 ENDS = [(2, 10), (5, 13), (6, 14)]
 
 
-def followers(found: list[str], *, doomed: frozenset[int] = frozenset()) -> Any:
-    """One who follows partition 0, of which there are three batches; a node has applied them all."""
+class Opening(list[int]):
+    """Bounds of those that are being opened."""
+
+    def nothing_through(self) -> int | None:
+        return min(self, default=None)
+
+
+def row(applied: int, through: int) -> Any:
+    return SimpleNamespace(partition_id=0, applied_index=applied, applied_global_index=through)
+
+
+def followers(found: list[str], *, doomed: frozenset[int] = frozenset(), hidden: int | None = None) -> Any:
+    """One who follows partition 0, of which there are three batches; a node has applied them all.
+
+    ``hidden``: of one that is being opened there nothing is committed up to there.
+    """
     parameters: Any = SimpleNamespace(blackout=None, kv_partitions=[0], log_partitions=[])
-    marks = SimpleNamespace(all=lambda: [SimpleNamespace(partition_id=0, applied_index=14)])
+    marks = SimpleNamespace(all=lambda: [row(14, 7)])
     voids = SimpleNamespace(of=lambda _: [])
-    backend = SimpleNamespace(watermarks=marks, parent=SimpleNamespace(voids=voids))
+    opening = Opening([] if hidden is None else [hidden])
+    backend = SimpleNamespace(
+        watermarks=marks,
+        parent=SimpleNamespace(voids=voids),
+        partitioning=SimpleNamespace(opening=opening),
+        recovery=SimpleNamespace(over=True),
+        workers={},
+    )
     host: Any = SimpleNamespace(name="n1", retired=False, node=SimpleNamespace(pipeline=backend))
     nothing: Any = None
     return Followers(
@@ -40,8 +61,8 @@ def batch(global_index: int, last: int) -> Any:
     return SimpleNamespace(partition_id=0, global_index=global_index, position=last + 1)
 
 
-def marks(applied: int) -> Any:
-    return SimpleNamespace(node_id="n1", watermarks=[SimpleNamespace(partition_id=0, applied_index=applied)])
+def marks(applied: int, minimum: int = 7) -> Any:
+    return SimpleNamespace(node_id="n1", watermarks=[row(applied, minimum)], minimum=minimum)
 
 
 def test_all_has_come() -> None:
@@ -68,6 +89,27 @@ def test_what_is_to_be_destroyed_need_not_come() -> None:
     mine = followers([], doomed=frozenset((0,)))
     mine._marks = marks(14)
     assert mine.lacks() == ""
+
+
+def test_of_all_no_less_is_told_than_all_have_come_to() -> None:
+    for hidden, minimum, lacks in ((None, 7, False), (None, 0, True), (0, 0, False), (6, 6, False)):
+        mine = followers([], doomed=frozenset((0,)), hidden=hidden)
+        mine._marks = marks(14, minimum)
+        assert bool(mine.lacks()) == lacks
+
+
+def test_nor_is_more_or_ever_less_than_before() -> None:
+    found = list[str]()
+    mine = followers(found, hidden=6)
+    for minimum, wrong in ((5, 0), (7, 1), (6, 1)):
+        found.clear()
+        mine._check(marks(14, minimum))
+        assert found == ["I7"] * wrong
+    found.clear()
+    mine = followers(found, hidden=0)  # of which nobody can say yet what it has
+    for minimum in (0, 7):
+        mine._check(marks(14, minimum))
+    assert found == []
 
 
 @pytest.mark.parametrize("row", [(5, 12), (4, 13), (7, 15)])

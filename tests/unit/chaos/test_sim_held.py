@@ -87,10 +87,29 @@ async def test_nor_does_one_who_has_left() -> None:
     assert await removing.to(30) == []
 
 
-def held(budget: ReadBudget, *, streams: int, leases: int = 0, idle: bool = True) -> list[str]:
+def held(
+    budget: ReadBudget,
+    *,
+    streams: int,
+    leases: int = 0,
+    idle: bool = True,
+    logs: int = 0,
+    watched: int = 0,
+    ahead: int = 0,
+    sessions: int = 0,
+) -> list[str]:
     wrong, store = list[str](), SimpleNamespace(_leases=SimpleNamespace(_leases=range(leases)))
-    backend: Any = SimpleNamespace(read_budget=budget, streams_open=streams, logs={0: store})
-    check_held(HOST, backend, lambda invariant, _: wrong.append(invariant), idle=idle)
+    backend: Any = SimpleNamespace(
+        read_budget=budget,
+        streams_open=streams,
+        streams_logs=logs,
+        watched=SimpleNamespace(taken=watched),
+        freshness=SimpleNamespace(ahead=SimpleNamespace(taken=ahead)),
+        logs={0: store},
+    )
+    service = SimpleNamespace(sessions=dict.fromkeys(range(sessions)))
+    host: Any = SimpleNamespace(name="n1", node=SimpleNamespace(service=service))
+    check_held(host, backend, lambda invariant, _: wrong.append(invariant), idle=idle)
     return wrong
 
 
@@ -128,6 +147,21 @@ def test_whoever_reads_no_more_leases_nothing() -> None:
     assert held(budget, streams=1, leases=3) == []
     assert held(budget, streams=0, leases=1) == ["I10"]
     assert held(budget, streams=0, leases=1, idle=False) == []
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_where_no_stream_is_open_none_of_their_logs_are_counted(idle: bool) -> None:
+    budget = ReadBudget(bytes_max=100, segments_max=4)
+    assert held(budget, streams=1, logs=3, idle=idle) == []
+    assert held(budget, streams=0, logs=1, idle=idle) == ["I10"]
+
+
+@pytest.mark.parametrize("what", [{"watched": 1}, {"ahead": 1}])
+def test_whoever_is_gone_follows_nothing_and_waits_for_nothing(what: dict[str, int]) -> None:
+    budget = ReadBudget(bytes_max=100, segments_max=4)
+    for fields in ({"sessions": 1}, {"idle": False}, {"sessions": 1, "idle": False}):
+        assert held(budget, streams=0, **what, **fields) == []  # type: ignore[arg-type]
+    assert held(budget, streams=0, **what) == ["I10"]
 
 
 class Stream(Feed):

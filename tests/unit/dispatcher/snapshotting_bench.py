@@ -33,6 +33,9 @@ class Log:
     def committed_bytes_after(self, index: int) -> int:
         return sum(nbytes for last_index, nbytes in self.batches if last_index > index)
 
+    def committed_bytes_between(self, low: int, high: int) -> int:
+        return self.committed_bytes_after(low) - self.committed_bytes_after(high)
+
 
 class Worker:
     """Captures when it is hurried, or has come to where the cut is."""
@@ -143,7 +146,7 @@ class Bench:
             workers=self.workers,  # type: ignore[arg-type]
             recovered=lambda: self.recovered,
             global_index=lambda: GlobalLogIndex(self.global_index),
-            needed_at=lambda: GlobalLogIndex(self.needed_at),
+            needed_behind=lambda index: index < self.needed_at,
             spare_bytes=spare_bytes,
         )
 

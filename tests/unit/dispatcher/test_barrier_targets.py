@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dispatcher.barriers.goals import TARGETS_PER_PLACE
-from logboom.errors import QuotaExceeded
+from logboom.errors import PartitionDestroyed, QuotaExceeded
 from logboom.types import PartitionId
 from logboom.wire import Kind
 from tests.unit.dispatcher.barrier_desk import PARTITIONS, Desk, reached
@@ -115,3 +117,20 @@ def test_whoever_is_told_the_progress_counts_for_itself() -> None:
         world.apply(p, 5)
     assert [kind for _, kind, _, _ in world.sent].count(Kind.REACHED) == 2
     assert quotas._targets == 0
+
+
+@pytest.mark.parametrize(("need", "asked"), [(-1, 1), (TARGETS_PER_PLACE - 3, 4)])
+def test_one_that_is_destroyed_has_not_all_others_looked_at(need: int, asked: int) -> None:
+    """A million of them stood the loop still."""
+    desk = desk_of(TARGETS_PER_PLACE)
+    _, answers = desk.wait(5, MANY, need=need)
+    looks, frontier = list[PartitionId](), desk.barriers.frontier
+
+    def look(partition_id: PartitionId, *where: Any) -> int:
+        looks.append(partition_id)
+        return frontier(partition_id, *where)
+
+    desk.barriers.frontier = look  # type: ignore[method-assign]
+    desk.barriers.ended(MANY[0], lambda: PartitionDestroyed("gone"))
+    assert len(looks) == asked
+    assert len(answers) == (1 if need < 0 else 0)

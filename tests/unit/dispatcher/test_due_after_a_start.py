@@ -46,8 +46,10 @@ def test_but_not_what_is_in_the_set() -> None:
     assert bench.proposed == [CUT]
 
 
-def test_what_is_replayed_counts_once() -> None:
-    bench = with_a_set(log_bytes=3 * MIB)
+@pytest.mark.parametrize("partitions", [2, LOOKED_AT + 1])
+def test_what_is_replayed_counts_once(partitions: int) -> None:
+    """Of many it is replayed while they are looked at, in turn."""
+    bench = with_a_set(log_bytes=3 * MIB, partitions=partitions)
     bench.found(MIB)
     bench.found(MIB)
     bench.applied(MIB)  # the first of both, and the other one is still to come
@@ -73,6 +75,16 @@ def test_what_is_in_the_set_and_is_replayed_does_not() -> None:
     bench.applied(3 * MIB)
     bench.taking.tick()
     assert bench.proposed == []
+
+
+def test_what_is_in_the_set_and_will_never_be_replayed_takes_nothing_from_what_others_have() -> None:
+    bench = with_a_set(log_bytes=3 * MIB)
+    bench.found(3 * MIB)
+    gone = bench.workers[PartitionId(1)]
+    gone.log.batches, gone.applied_index, gone.useless = [(10, 3 * MIB)], 9, True
+    bench.recovered = True
+    bench.taking.tick()
+    assert bench.proposed == [CUT]
 
 
 def test_where_many_are_looked_at_a_set_that_comes_meanwhile_is_the_last() -> None:

@@ -13,6 +13,7 @@ import pytest
 from dispatcher.pipeline import freshness
 from dispatcher.pipeline.freshness import Freshness
 from logboom.errors import BarrierFuture, LogboomError, NotLeader, ProtocolError, QuotaExceeded, Unavailable
+from logboom.types import GlobalLogIndex
 from logboom.wire import Frame, Kind
 
 ME, LEADER, OTHER = "n1", "n2", "n3"
@@ -292,21 +293,26 @@ class TestTimes:
         """So many for each connection were all that was looked at, for ten minutes each."""
         monkeypatch.setattr(freshness, "AHEAD_MAX", 2)
         world = World()
-        asked = [asyncio.ensure_future(world.fresh.index_at(5_900, world.now + 1)) for _ in range(3)]
+
+        def ask(who: str) -> asyncio.Future[GlobalLogIndex]:
+            return asyncio.ensure_future(world.fresh.index_at(5_900, world.now + 1, principal=who))
+
+        asked = [ask(who) for who in ("one", "one", "other", "third")]
         await turns()
-        assert [each.done() for each in asked] == [False, False, True]
-        with pytest.raises(QuotaExceeded):
-            await asked[2]
+        assert [each.done() for each in asked] == [False, True, False, True]
+        for k, whose in ((1, "for you"), (3, "at this node")):
+            with pytest.raises(QuotaExceeded, match=f"requests wait for times to come {whose}"):
+                await asked[k]
         assert await world.fresh.index_at(5_000, world.now + 1) == 7  # for which nobody has to wait
         asked[0].cancel()
         await turns()
-        another = asyncio.ensure_future(world.fresh.index_at(5_900, world.now + 1))
+        another = ask("third")
         await turns()
         assert not another.done()
-        for each in asked[1], another:
+        for each in asked[2], another:
             each.cancel()
         await turns()
-        assert world.fresh._ahead == 0
+        assert world.fresh.ahead.taken == 0
 
     async def test_only_a_leader_knows(self) -> None:
         world = World()

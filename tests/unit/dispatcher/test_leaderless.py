@@ -28,6 +28,10 @@ class World:
         self.now += seconds
         self.leaderless.notice(leader, **seen)
 
+    def steadily(self, seconds: float, leader: NodeId | None = None, **seen: int) -> None:
+        for _ in range(10):
+            self.later(seconds / 10, leader, **seen)
+
 
 @pytest.fixture
 def world() -> World:
@@ -65,20 +69,43 @@ def test_a_leader_of_whom_nothing_comes_is_as_good_as_none(world: World) -> None
     world.later(0.0, LEADER, committed=5, applied=5)
     world.later(1000.0, LEADER, committed=9, applied=5)
     assert world.leaderless.ms == 0
-    world.later(LONG_S - 0.1, LEADER, committed=10, applied=6)
-    world.later(LONG_S - 0.1, LEADER, committed=11, applied=6)
+    world.steadily(LONG_S - 0.1, LEADER, committed=10, applied=6)
+    world.later(0.1, LEADER, committed=10, applied=7)
+    world.steadily(LONG_S - 0.1, LEADER, committed=11, applied=7)
     assert world.leaderless.ms == 0, "it is behind, and moves"
-    world.later(0.2, LEADER, committed=12, applied=6)
+    world.later(0.2, LEADER, committed=12, applied=7)
     with pytest.raises(Unavailable, match="come by nothing of what is committed for 2 s, and others may have"):
         world.leaderless.check()
     assert world.leaderless.for_long
     assert world.leaderless.ms >= 1000 * LONG_S
-    world.later(0.1, LEADER, committed=12, applied=7)
+    world.later(0.1, LEADER, committed=12, applied=8)
     assert world.leaderless.ms == 0
-    world.later(LONG_S, LEADER, committed=7, applied=7)
-    world.later(LONG_S, LEADER, committed=7, applied=7)
+    world.steadily(2 * LONG_S, LEADER, committed=12, applied=12)
     world.leaderless.check()
     assert world.leaderless.ms == 0, "it has all that there is"
+
+
+def test_a_node_that_stood_still_itself_is_given_as_long_again(world: World) -> None:
+    """It was stopped for ten seconds, and sent everybody away at once."""
+    world.later(0.0, LEADER, committed=9, applied=5)
+    world.later(10.0, LEADER, committed=9, applied=5)
+    assert world.leaderless.ms == 0
+    world.steadily(LONG_S - 0.1, LEADER, committed=20, applied=5)
+    assert not world.leaderless.for_long
+    world.later(0.2, LEADER, committed=20, applied=5)
+    assert world.leaderless.for_long
+
+
+def test_whoever_comes_by_nothing_and_loses_its_leader_bears_an_election_too(world: World) -> None:
+    world.steadily(2 * LONG_S, LEADER, committed=9, applied=5)
+    assert world.leaderless.for_long
+    world.later(0.1, committed=9, applied=5)
+    assert world.leaderless.ms == 1
+    world.steadily(LONG_S - 0.1, committed=9, applied=5)
+    assert not world.leaderless.for_long
+    world.later(0.2, committed=9, applied=5)
+    with pytest.raises(Unavailable, match="heard of no leader for 2 s"):
+        world.leaderless.check()
 
 
 async def test_whoever_waits_is_told_when_it_has_come_to_that(world: World) -> None:

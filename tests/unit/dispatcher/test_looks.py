@@ -42,16 +42,16 @@ class Loop:
             self.turns.append(len(self.looked) - before)
         self.now = max(self.now, until)
 
-    def follow(self, who: int, *, takes: float) -> None:
+    def follow(self, who: int, *, takes: float, whose: str = "") -> None:
         """Look every 10 ms, again and again."""
 
         def look() -> None:
             self.looked.append(who)
             self.now += takes
             self.spent += takes
-            self.looks.later(EVERY_S, look)
+            self.looks.later(EVERY_S, look, whose=lambda: whose)
 
-        self.looks.later(EVERY_S, look)
+        self.looks.later(EVERY_S, look, whose=lambda: whose)
 
 
 def test_one_who_takes_no_time_looks_as_often_as_he_asked() -> None:
@@ -73,6 +73,22 @@ def test_however_many_look_and_however_long_it_takes_the_loop_has_its_time(takes
     counts = [loop.looked.count(who) for who in range(64)]
     assert max(counts) - min(counts) <= 1, "each has his turn"
     assert min(counts) >= 1
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_who_follows_much_makes_nobody_wait_for_all_of_it(count: int) -> None:
+    """All were in one line: sixty-four streams of ten thousand partitions had everybody else wait for half a minute."""
+    loop = Loop()
+    for who in range(64):
+        loop.follow(who, takes=0.1, whose="much")
+    for who in range(64, 64 + count):
+        loop.follow(who, takes=0.0001, whose="little")
+    loop.run(40.0)
+    much = [at for at, who in enumerate(loop.looked) if who < 64]
+    assert len(much) >= 70
+    for begin, end in zip(much, much[2:], strict=False):
+        assert {who for who in loop.looked[begin:end] if who >= 64} == set(range(64, 64 + count))
+    assert set(range(64)) < set(loop.looked)
 
 
 def test_who_has_gone_before_his_turn_has_none() -> None:

@@ -76,13 +76,35 @@ def test_of_scans_the_logs_count_too(whose: str, monkeypatch: pytest.MonkeyPatch
         second.scan(3)
     assert (refused.value.fields["limit"], refused.value.fields["used"]) == (3 * LOGS_PER_STREAM, 40)
     second.tail(3)
-    assert (backend.streams_open, backend.streams_logs) == (3, 41)
+    assert (backend.streams_open, backend.streams_logs) == (3, 40)
     one.streams.cancel(1)
     second.scan(4, partitions=[0, 1])
-    assert (backend.streams_open, backend.streams_logs) == (3, 23)
+    assert (backend.streams_open, backend.streams_logs) == (3, 22)
     for client in (one, other):
         client.streams.close()
     assert (backend.streams_open, backend.streams_logs) == (0, 0)
+
+
+@pytest.mark.parametrize("most", ["STREAMS_MAX", "streams_max"])
+def test_scans_keep_no_tail_out_nor_tails_a_scan_of_more_than_there_may_be(
+    most: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scans that read all that may be read kept every tail out; one tail kept out a scan of more partitions."""
+    backend: Any = World(partitions=20, reads=ReadSettings(streams_max=6 if most == "streams_max" else 100))
+    backend.streams_open = backend.streams_logs = 0
+    monkeypatch.setattr(streams_module, "LOGS_PER_STREAM", 1)
+    monkeypatch.setattr(streams_module, "STREAMS_MAX", 6 if most == "STREAMS_MAX" else 100)
+    client = Client(backend)
+    client.tail(1)
+    client.scan(2, partitions=range(3))
+    with pytest.raises(QuotaExceeded):
+        client.scan(3, partitions=range(4))
+    client.scan(3)  # of more than there may be, while there is room for some
+    for partitions in ([0], range(20)):
+        with pytest.raises(QuotaExceeded, match="scans of this"):
+            client.scan(4, partitions=partitions)
+    client.tail(4)
+    assert (backend.streams_open, backend.streams_logs) == (4, 23)
 
 
 def test_a_scan_alone_may_have_any_number_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:

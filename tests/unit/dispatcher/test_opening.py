@@ -143,6 +143,32 @@ async def test_its_log_is_given_to_a_snapshot_that_needs_it() -> None:
     assert await node.partitioning.opening.log_of(P, KV) is node.rooms.logs[P]
 
 
+@pytest.mark.parametrize("meanwhile", [True, False])
+async def test_so_it_is_while_it_waits_for_files(monkeypatch: pytest.MonkeyPatch, *, meanwhile: bool) -> None:
+    """They may be those of what was destroyed, which nothing but that snapshot gives back."""
+    node, later = Slow(), list[Callable[[], None]]()
+    monkeypatch.setattr(
+        asyncio.get_running_loop(), "call_later", lambda _, job, *what: later.append(lambda: job(*what))
+    )
+    node.files = lambda _: "none are left"
+    node.created()
+    opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+    await asyncio.sleep(0)
+    assert len(node.jobs) == 1
+    if meanwhile:
+        node.files = lambda _: None
+        later.pop()()
+        assert len(node.jobs) == 1, "there are no two of it"
+    node.jobs.pop(0)()
+    assert await opened is node.rooms.logs[P]
+    if not meanwhile:
+        assert (node.threads, node.partitioning.opening.why(P)) == ([], "none are left")
+        node.files = lambda _: None
+        later.pop()()
+    node.opens()
+    assert (P in node.workers, len(node.partitioning.opening), node.failures) == (True, 0, [])
+
+
 def test_one_that_is_destroyed_while_its_machine_opens_ends_when_that_is_open() -> None:
     node = Slow()
     node.partitioning._end = node.ends.append  # type: ignore[method-assign]
@@ -217,7 +243,7 @@ class Heard(Presence):
 
     def __init__(self) -> None:
         desk, self.forgot = Desk(), list[PartitionId]()
-        taking = SimpleNamespace(ended=self.forgot.append)
+        taking = SimpleNamespace(ended=lambda partition_id, *_: self.forgot.append(partition_id))
         self.snapshots, self.voiding = cast(Any, SimpleNamespace(taking=taking)), cast(Any, taking)
         self.partitioning = cast(Any, SimpleNamespace(is_gone=lambda _: False))
         self.watermarks, self.barriers = desk.watermarks, desk.barriers

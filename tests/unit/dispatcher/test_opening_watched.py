@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from dispatcher.barriers.watermarks import Watermarks
+from dispatcher.pipeline import opening
 from dispatcher.pipeline.presence import Presence
 from dispatcher.pipeline.recovered import Recovered
 from dispatcher.sessions.watching import Watch
@@ -36,7 +38,11 @@ class Shown(Slow):
         self._worker_of: Any = lambda *_: SimpleNamespace(applied_index=0, secured=lambda _: True)
         self._progress_of: Any = lambda _: None
         self._publish: Any = lambda _: None
-        self.watch = Watch(
+        self.watch = self.followed()
+
+    def followed(self) -> Watch:
+        """By one more client."""
+        return Watch(
             cast(Any, self),
             None,
             every_ms=10,
@@ -93,6 +99,38 @@ def test_whoever_follows_all_is_not_told_that_all_have_applied_what_one_that_is_
         assert node.minima[-1] == 7
     assert node.minima == sorted(node.minima)
     assert node.partitioning.opening.nothing_through() is None
+
+
+@pytest.mark.parametrize("who", ["the same", "another"])
+async def test_nor_where_an_earlier_process_has_left_it_and_files_for_it_come_late(
+    who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While there was no file for it nothing was known of it, and more was told than once it was looked at."""
+    monkeypatch.setattr(opening, "OPEN_AGAIN_S", 0.0)
+    node = Shown()
+    node.left, node.files = True, lambda _: "too few"
+    for partition_id in range(P):
+        node.applied(PartitionId(partition_id), 1)
+    node.created()
+    node.committed(6)
+    assert node.minima[-1] == 6
+    node.files = lambda _: None
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+        if node.jobs:
+            break
+    assert node.partitioning.opening.nothing_through() == 0
+    if who == "another":
+        node.watch = node.followed()
+    node.committed(7)
+    assert node.minima[-1] == 6
+    node.jobs.pop(0)()
+    node.opens()
+    node.committed(8)
+    assert (node.minima[-1], node.watermarks.of(P).applied_global_index) == (6, 6)
+    node.applied(P, 0)
+    assert node.minima[-1] == 8
+    assert node.minima == sorted(node.minima)
 
 
 def test_of_what_an_earlier_process_has_left_nobody_knows_anything_while_it_is_read() -> None:

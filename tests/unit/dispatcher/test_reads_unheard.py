@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from dispatcher.pipeline.backend import Backend as PipelineBackend
 from dispatcher.reading import reads
 from dispatcher.reading.views import Views
 from dispatcher.sessions.answering import Answering
 from dispatcher.sessions.waits import Waits
-from logboom.errors import LogboomError, NoSuchPartition, NotLeader, QuotaExceeded
-from logboom.settings import Settings
+from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLeader, QuotaExceeded, Unavailable
+from logboom.settings import ReadSettings, Settings
 from logboom.wire import Frame, Kind
 from tests.unit.dispatcher.scans_world import Backend
 
@@ -48,17 +49,25 @@ class Behind(Backend):
         return 7
 
 
-async def view(node: Any, header: dict[str, Any]) -> None:
-    """As a session has it answered. Raises what its client is told."""
+def asked(node: Any, frame: Frame, *names: str) -> tuple[Answering, asyncio.Future[None]]:
+    """As a session has it answered, of a client with these names; what he is told in the end."""
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     client: Any = SimpleNamespace(
-        fail=lambda _, error: told.set_exception(error), connection=SimpleNamespace(peer_identities=())
+        fail=lambda _, error: told.set_exception(error), connection=SimpleNamespace(peer_identities=names)
     )
-    pace: Any = SimpleNamespace(turn=lambda _: asyncio.sleep(0))
+    pace: Any = SimpleNamespace(turn=lambda _: asyncio.sleep(0), expect=lambda _: 0, was=lambda *_: None)
     service: Any = SimpleNamespace(backend=node, settings=Settings())
     answering = Answering(client, service, partitions=Waits(node, client).partitions, pace=lambda: pace)
-    answering.answer(Frame(Kind.VIEW_SCAN, 1, header))
-    await told
+    if frame.kind is Kind.GET:
+        answering.get(frame, 5.0)
+    else:
+        answering.answer(frame)
+    return answering, told
+
+
+async def view(node: Any, header: dict[str, Any]) -> None:
+    """Raises what its client is told."""
+    await asked(node, Frame(Kind.VIEW_SCAN, 1, header))[1]
 
 
 async def read(node: Any, kind: Kind, **header: Any) -> None:
@@ -113,16 +122,54 @@ async def test_of_other_reads_a_node_says_what_it_knows(mode: str) -> None:
 async def test_a_view_is_of_all_that_were_created_before(partitions: Any) -> None:
     """Of all, a node that had just come to lead took those that it knew of."""
     node = Behind(leads=True, created=9)
-    asked: list[Any] = []
+    scanned, anew = list[Any](), list[Any]()
 
     def scan(partitions: Any, header: Any, deadline: float, **how: Any) -> Any:
-        asked.append(sorted(partitions))
+        scanned.append(sorted(partitions))
+        anew.append(how.get("anew"))
         return Views(node, views_max=0).scan(partitions, header, deadline, **how)  # type: ignore[arg-type]
 
     node.views = SimpleNamespace(scan=scan)
     with pytest.raises(QuotaExceeded):
         await view(node, {"partitions": partitions})
-    assert asked == [[0, 9]]
+    assert scanned == [[0, 9]]
+    if partitions is None:
+        node.workers = (0, 9, 11)
+        assert sorted(anew[0]()) == [0, 9, 11], "which there are is asked when it is taken"
+    else:
+        assert anew == [None], "those that are named are all that it is of"
+
+
+@pytest.mark.parametrize("kind", [Kind.GET, Kind.SCAN, Kind.VIEW_SCAN])
+@pytest.mark.parametrize("names", [("spark", "job"), ()])
+async def test_whoever_waits_does_so_in_a_place_of_his_own(kind: Kind, names: tuple[str, ...]) -> None:
+    """And not in one of the node's."""
+    node: Any = Behind(leads=False)
+    node.views = Views(node, views_max=1)
+    node.partitioning = SimpleNamespace(kind=lambda _: SimpleNamespace(state_machine="kv"))
+    askers = list[Any]()
+
+    async def wait_applied(*_: Any, asker: Any = None) -> None:
+        askers.append(asker)
+        raise Unavailable("enough")
+
+    node.wait_applied = wait_applied
+    header = {"partition": 0, "partitions": [0], "keys": [b"k"], "read": "at_least", "at_least": 7}
+    answering, told = asked(node, Frame(kind, 1, header), *names)
+    with pytest.raises(Unavailable, match="enough"):
+        await told
+    assert askers == [(answering, "job, spark" if names else answering)]
+
+
+def test_what_views_hold_is_bounded_by_the_settings() -> None:
+    node: Any = object.__new__(PipelineBackend)
+    node.settings = Settings(reads=ReadSettings(views_max=3, memory_bytes=99 << 20))
+    with pytest.raises(InvalidRequest, match="0 partitions"):
+        node.views._check(())
+    node.views.open = 3
+    with pytest.raises(QuotaExceeded):
+        node.views._check(())
+    assert node.views._many.bytes_max == 99 << 20
 
 
 async def test_of_what_it_knows_a_view_is_asked_for_at_once() -> None:

@@ -102,8 +102,53 @@ def test_what_was_destroyed_is_room_that_two_sets_make() -> None:
     write(made, size(made) + 1, reclaimable=False)
     short_of_room(made)
     assert sets_taken(made) == 0
-    made.taking.ended(PartitionId(0))
+    worker = made.workers[PartitionId(0)]
+    worker.reclaimable = False
+    made.taking.ended(PartitionId(0), worker)  # type: ignore[arg-type]
     made.taking.ended(PartitionId(99))  # never opened here
+    assert sets_taken(made) == 2
+
+
+@pytest.mark.parametrize(("last_index", "sets"), [(10, 2), (11, 0), (12, 2)])
+def test_but_not_what_sets_make_room_for_whether_it_is_destroyed_or_not(last_index: int, sets: int) -> None:
+    """What was applied since the set before the last one counts already: not what is kept below, nor what was not."""
+    made = bench()
+    made.cut(16)
+    made.offload.run()
+    half, worker = size(made) // 2 + 1, made.workers[PartitionId(0)]
+    worker.log.batches, worker.applied_index = [(last_index, half)], 11
+    write(made, half)
+    made.taking.ended(PartitionId(0), worker)  # type: ignore[arg-type]
+    worker.applied_index = 10  # where the bench cuts
+    short_of_room(made)
+    assert sets_taken(made) == sets
+
+
+def test_what_is_destroyed_while_its_machine_opens_is_room_once() -> None:
+    """It ends twice: once for who waits, and once for its machine."""
+    made = bench()
+    worker = made.workers[PartitionId(0)]
+    worker.log.batches = [(11, size(made) // 2 + 1)]
+    write(made, 1)
+    made.taking.ended(PartitionId(0))
+    made.taking.ended(PartitionId(0), worker)  # type: ignore[arg-type]
+    short_of_room(made)
+    assert sets_taken(made) == 0
+
+
+def test_what_is_destroyed_again_after_a_start_is_all_room() -> None:
+    """Nobody has looked yet at what of it was written before."""
+    before = bench()
+    made = Bench(log_bytes=2 * GIB, spare_bytes=SPARE, store=before.store)
+    made.disk = before.disk
+    made.global_index = 15
+    made.found(size(made) + 1)
+    worker = made.workers.pop(PartitionId(0))
+    made.taking.ended(PartitionId(0), worker)  # type: ignore[arg-type]
+    made.recovered = True
+    made.taking.tick()
+    made.workers[PartitionId(0)], worker.applied_index = worker, 10  # where the bench cuts
+    short_of_room(made)
     assert sets_taken(made) == 2
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dispatcher.reading.read_rates import ReadRates
 from dispatcher.reading.scans import View
+from dispatcher.sessions.looks import Looks
 from dispatcher.sessions.service import Session
 from logboom.commands import Put
 from logboom.config import SCANS_MAX, check
@@ -88,7 +89,7 @@ async def heard(connection: Unread, backend: Any, *, per_s: int = 0, **reads: in
         tracer=None,
         settings=settings,
         read_rates=ReadRates(per_s=per_s, burst_ms=0, clock=clock),
-        looks=SimpleNamespace(later=None),
+        looks=Looks(clock),
     )
     session = Session(service)
     session.opened(connection)  # type: ignore[arg-type]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,9 +16,10 @@ from dispatcher.reading.read_rates import ReadRates
 from dispatcher.reading.reads import keys_of
 from dispatcher.requests import relevant as relevant_module
 from dispatcher.requests.relevant import FIELDS, relevant
+from dispatcher.sessions.looks import Looks
 from dispatcher.sessions.service import ClientService, Session
 from dispatcher.sessions.session_counts import SessionCounts
-from dispatcher.sessions.submits import OneATurn
+from dispatcher.sessions.submits import TURN_S, OneATurn
 from logboom.errors import InvalidRequest
 from logboom.settings import NetSettings, Settings
 from logboom.types import KIB, MIB
@@ -49,7 +51,7 @@ def opened(connection: Any, **settings: Any) -> Session:
                 tracer=None,
                 settings=Settings(**settings),
                 read_rates=ReadRates(per_s=0, burst_ms=0, clock=cast(Clock, Backend.clock)),
-                looks=SimpleNamespace(later=None),
+                looks=Looks(cast(Clock, Backend.clock)),
                 turns=SimpleNamespace(is_over=lambda: False, now=0.0),
                 one_status=OneATurn(),
             ),
@@ -59,10 +61,30 @@ def opened(connection: Any, **settings: Any) -> Session:
     return session
 
 
-async def test_who_follows_something_looks_in_turn_with_all_other_connections() -> None:
-    """However many connections: a fifth of the node's time is for all of them (test_looks.py)."""
+def test_who_follows_something_looks_in_turn_with_others_whatever_connections_he_has() -> None:
+    """A fifth of the node's time is for all connections (test_looks.py): those of one certificate have one turn."""
+    now, due, looked = 0.0, list[Callable[[], None]](), list[str]()
     service = ClientService(cast(Any, Backend()), Settings())
-    assert {Session(service)._waits.later for _ in range(2)} == {service.looks.later}
+
+    def later(_: float, call: Callable[[], None]) -> Any:
+        due.append(call)
+
+    service.looks = Looks(cast(Clock, SimpleNamespace(monotonic=lambda: now)), later=later)
+
+    def look(who: str) -> None:
+        nonlocal now
+        now += TURN_S
+        looked.append(who)
+
+    for who in ("much", "much", "little", "", ""):
+        connection, session = Congested(), Session(service)
+        connection.peer_identities = frozenset({who} - {""})
+        session.opened(cast(Connection, connection))
+        for _ in range(2):
+            session._waits.later(0.0, partial(look, who))
+    while due:
+        due.pop(0)()
+    assert looked == ["much", *2 * ["much", "little", "", ""], "much"]
 
 
 async def test_two_scans_that_wait_for_room_both_go_on() -> None:

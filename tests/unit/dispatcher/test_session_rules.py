@@ -10,6 +10,7 @@ import pytest
 from dispatcher.barriers.goals import Want
 from dispatcher.pipeline.backend import Backend
 from dispatcher.sessions import members
+from dispatcher.sessions.looks import Looks
 from dispatcher.sessions.service import ClientService, Session
 from dispatcher.sessions.session_counts import SessionCounts
 from logboom.errors import IncompatibleVersion, InvalidRequest, NotLeader, QuotaExceeded, Unavailable
@@ -42,7 +43,7 @@ def session() -> tuple[Session, Connection]:
         tracer=None,
         settings=Settings(),
         rules=None,
-        looks=SimpleNamespace(later=None),
+        looks=Looks(cast(Any, backend.clock)),
     )
     found, connection = Session(cast(ClientService, service)), Connection()
     found.opened(cast(Any, connection))
@@ -108,9 +109,10 @@ class TestBeforeItHasRecovered:
     def test_watermarks_are_not_shown(self) -> None:
         world = World()
         world.is_recovered = False
-        for ask in (world.waits.watermarks, world.waits.watch):
-            with pytest.raises(Unavailable):
-                ask(Frame(Kind.WATERMARKS, 1, {}))
+        with pytest.raises(Unavailable):
+            world.waits.watermarks(Frame(Kind.WATERMARKS, 1, {}))
+        with pytest.raises(Unavailable):
+            world.ask(Kind.WATCH, {})
         assert world.sent == []
         assert world.timers == []
 

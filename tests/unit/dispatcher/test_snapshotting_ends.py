@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -140,13 +141,10 @@ def test_only_so_many_wait() -> None:
 async def test_who_waited_too_long_keeps_nobody_else_from_waiting_and_theirs_is_taken_all_the_same() -> None:
     """Found by review: a daily snapshot that never came in time was refused after some months, while one lasted."""
     bench = Bench(partitions=3, behind=1)
-    backend: Any = SimpleNamespace(
-        clock=SimpleNamespace(monotonic=lambda: 0.0), snapshots=SimpleNamespace(taking=bench.taking, store=bench.store)
-    )
 
     async def too_slow() -> None:
         with pytest.raises(DeadlineExceeded):
-            await admin.act(backend, {"action": "snapshot"}, 0.0)
+            await asked(bench, 0.0)
 
     await too_slow()
     bench.cut(30)  # which lasts
@@ -157,6 +155,28 @@ async def test_who_waited_too_long_keeps_nobody_else_from_waiting_and_theirs_is_
     bench.offload.run()
     bench.taking.tick()
     assert len(bench.proposed) == 2, "they were told that it goes on"
+
+
+async def asked(bench: Bench, deadline: float) -> dict[str, Any]:
+    backend: Any = SimpleNamespace(
+        clock=SimpleNamespace(monotonic=lambda: 0.0), snapshots=SimpleNamespace(taking=bench.taking, store=bench.store)
+    )
+    found: dict[str, Any] = (await admin.act(backend, {"action": "snapshot"}, deadline))["snapshot"]
+    return found
+
+
+@pytest.mark.parametrize("written", [0, 1])
+async def test_one_that_was_under_way_when_he_asked_is_not_new_to_anybody(written: int) -> None:
+    bench = Bench()
+    bench.cut(15)
+    answer = asyncio.ensure_future(asked(bench, 60.0))
+    await asyncio.sleep(0)
+    bench.offload.run()
+    bench.taking.tick()
+    bench.cut(15 + written)
+    bench.offload.run()
+    found = await answer
+    assert (found["global_index"], found["new"]) == (15 + written, bool(written))
 
 
 def test_a_dump_that_cannot_be_closed_costs_its_snapshot_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

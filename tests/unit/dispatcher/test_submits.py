@@ -372,13 +372,51 @@ async def test_a_crowd_of_scans_leaves_the_loop_its_turn_and_gets_its_credit() -
         session.frame(Frame(Kind.CREDIT, request_id, {"bytes": request_id}))
     session.frame(Frame(Kind.CANCEL, 200, {}))
     most = before = len(credit)
-    while len(credit) < 199:
+    for _ in range(1_000):
         await asyncio.sleep(0)
         most, before = max(most, len(credit) - before), len(credit)
-    await asyncio.sleep(0)
     assert most == 2
     assert credit == {number: number for number in range(1, 200)}
     assert (len(session._streams._feeds), sessions[0][0].reading) == (199, True)
+
+
+async def test_credit_waits_for_nothing_but_what_it_is_for() -> None:
+    """Behind whatever else its connection held back it reached no stream that was open, and nothing came from there."""
+    desk, sessions = busy(1)
+    session, credit = sessions[0][1], list[tuple[int, int]]()
+    feed = SimpleNamespace(add_credit=lambda nbytes: credit.append((1, nbytes)))
+    session._streams._feeds[1] = feed  # type: ignore[assignment]
+    for request_id in range(2, 6):
+        desk.submit(request_id, session)
+    assert not sessions[0][0].reading
+    session.frame(Frame(Kind.CREDIT, 1, {"bytes": 7}))
+    assert credit == [(1, 7)]
+    session.frame(Frame(Kind.CREDIT, 1, {"bytes": "many"}))
+    assert sessions[0][0].sent == 1  # it is told at once, too
+
+
+async def test_whoever_asks_for_much_keeps_nobody_who_asks_for_little() -> None:
+    """A frame of each had its turn, whatever it took: small ones waited for a large one each, for seconds in all."""
+    desk, sessions = busy(2)
+    begun = [0, 0]
+    for k, (_, session) in enumerate(sessions):
+
+        def begin(_: Frame, __: float, k: int = k) -> None:
+            desk.backend.now += (2 * TURN_S, TURN_S / 100)[k]
+            begun[k] += 1
+
+        session.begin = begin  # type: ignore[method-assign]
+    for request_id in range(1, 51):
+        for _, session in sessions:
+            session.frame(Frame(Kind.TAIL, request_id, {}))
+    per_turn = []
+    for _ in range(10):
+        before = begun[0]
+        await asyncio.sleep(0)
+        per_turn.append(begun[0] - before)
+    assert begun[1] == 50
+    assert per_turn == [1] * 10
+    assert (sessions[0][0].reading, sessions[1][0].reading) == (False, True)
 
 
 async def test_what_is_held_back_keeps_its_deadline() -> None:

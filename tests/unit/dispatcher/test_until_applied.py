@@ -127,3 +127,82 @@ async def test_whoever_may_wait_longer_than_at_a_barrier_waits_as_long_as_that(n
     node.later(2.0)
     with pytest.raises(Unavailable):
         await task
+
+
+def crowded(**limits: int) -> Node:
+    """Barriers have all places that they may."""
+    node = Node(waiters_max=4, waiters_reserved=2, waiters_per_principal=2, **limits)
+    for _ in range(2):
+        waiter, _ = node.wait(COMMITTED + 2, (A,), client="barriers", principal="spark", deadline=500.0)
+        assert waiter is not None
+    return node
+
+
+async def test_barriers_keep_nobody_from_reading_what_is_committed() -> None:
+    """Those of the same certificate were enough."""
+    node = crowded()
+    for mine in (Asker("reads", "spark"), Asker("other", "other")):
+        task = await node.asked((A, COMMITTED), asker=mine)
+        assert not task.done()
+        assert len(node.barriers) == 3
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with pytest.raises(QuotaExceeded, match="2 barriers of"):
+            await (await node.asked((A, COMMITTED + 1), asker=mine))
+    reads = [await node.asked((A, COMMITTED), asker=Asker(who, who)) for who in "ab"]
+    with pytest.raises(QuotaExceeded, match="2 reads of this node"):
+        await (await node.asked((A, COMMITTED), asker=Asker("c", "c")))
+    own = [await node.asked((A, COMMITTED)) for _ in range(2)]
+    node.apply(A, COMMITTED)
+    await asyncio.gather(*reads, *own)
+    assert len(node.barriers) == 2
+
+
+async def test_nor_do_their_targets() -> None:
+    node = crowded()
+    node.barriers._quotas._targets = node.barriers._quotas._targets_as["spark"] = 1 << 40
+    task = await node.asked((B, COMMITTED), asker=Asker("reads", "spark"))
+    node.apply(B, COMMITTED)
+    await task
+
+
+async def test_reads_keep_no_barrier_out() -> None:
+    node = Node(waiters_max=2, waiters_per_principal=2)
+    reads = [await node.asked((A, COMMITTED), asker=Asker("reads", "spark")) for _ in range(2)]
+    waiter, _ = node.wait(COMMITTED, (A,), client="barriers", principal="spark", deadline=500.0)
+    assert waiter is not None
+    node.apply(A, COMMITTED)
+    await asyncio.gather(*reads)
+    assert node.barriers._quotas._principals == {}
+
+
+@pytest.mark.parametrize("asker", [None, Asker("one", "one")])
+async def test_what_is_heard_of_meanwhile_is_waited_for_to_the_end(node: Node, asker: Asker | None) -> None:
+    """A millisecond later it had all of its time, and so it had not."""
+    deadline = node.now + 60.0
+    late, applied = [await node.asked((p, COMMITTED + 1), deadline=deadline, asker=asker) for p in (A, B)]
+    node.commit(COMMITTED + 1)
+    node.later(HEARD_S + 0.1)
+    await asyncio.sleep(0)
+    node.later(50.0)
+    node.apply(B, COMMITTED + 1)
+    await applied
+    assert not late.done()
+    node.later(10.0)
+    with pytest.raises(Unavailable, match=f"partition {A} is not applied up to {COMMITTED + 1} here"):
+        await late
+    assert len(node.barriers) == 0
+
+
+async def test_what_is_heard_of_is_waited_for_though_nobody_leads_any_more(node: Node) -> None:
+    task = await node.asked((A, COMMITTED + 1))
+    node.commit(COMMITTED + 1)
+    node.leaderless.notice(None)
+    node.now += 1_000.0
+    node.leaderless.notice(None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    node.apply(A, COMMITTED + 1)
+    await task
+    with pytest.raises(Unavailable, match="heard of no leader"):
+        await (await node.asked((A, COMMITTED + 2)))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.reading.views import FEW, FIRST_KEYS, Views
-from logboom.errors import QuotaExceeded
+from logboom.errors import QuotaExceeded, RecordTooLarge
 from logboom.records import RecordBlock
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
@@ -62,18 +62,63 @@ async def test_large_values_at_the_beginning_of_many_partitions_are_refused() ->
     """They were gigabytes that nothing counted."""
     backend = many(100, lambda: Keys(1, 1 << 20))
     views = Views(backend, views_max=2, bytes_max=10 << 20)
-    with pytest.raises(QuotaExceeded, match="name fewer") as caught:
+    with pytest.raises(RecordTooLarge, match="name fewer") as caught:
         await anext(scan(backend, views, *range(100)))
-    assert caught.value.limit == 10 << 20
+    assert (caught.value.limit, caught.value.size) == (10 << 20, 10 * ((1 << 20) + 6))
+    assert not caught.value.retryable, "it is as much the next time"
     assert (views.open, views.held_bytes) == (0, 0)
     backend.check_nothing_is_left()
-    assert len(await collect(scan(backend, views, *range(FEW)))) == FEW, "one of few is opened, if it is alone"
-    alone = scan(backend, views, *range(9))
-    await anext(alone)
-    with pytest.raises(QuotaExceeded, match="name fewer"):
-        await anext(scan(backend, views, *range(FEW)))
-    await alone.aclose()
+
+
+async def test_what_others_hold_is_waited_for() -> None:
+    backend = many(34, lambda: Keys(1, 500_000))
+    views = Views(backend, views_max=2, bytes_max=10 << 20)
+    other = scan(backend, views, *range(17))
+    await anext(other)
+    with pytest.raises(QuotaExceeded, match="ask again") as caught:
+        await anext(scan(backend, views, *range(17, 34)))
+    assert caught.value.retryable
+    await other.aclose()
+    assert len(await collect(scan(backend, views, *range(17, 34)))) == 17
+    backend.check_nothing_is_left()
+
+
+async def test_values_of_a_page_are_read_of_as_many_partitions_as_there_may_be() -> None:
+    """However often it was asked for."""
+    backend = many(1_024, lambda: Keys(16, 4_096))
+    views = Views(backend, views_max=1, bytes_max=64 << 20)
+    assert len({p for p, _ in await collect(scan(backend, views, *range(1_024)))}) == 1_024
+    assert {count for worker in backend.workers.values() for count in worker.machine.chunks} == {1}
+    backend.check_nothing_is_left()
+
+
+async def test_a_slow_view_of_many_partitions_keeps_out_none_of_few() -> None:
+    """They were told to name fewer."""
+    backend = many(40, lambda: Keys(FIRST_KEYS, 16_000))
+    views = Views(backend, views_max=16, bytes_max=10 << 20)
+    slow = scan(backend, views, *range(40))
+    await anext(slow)
+    few = [scan(backend, views, *range(FEW)) for _ in range(15)]
+    for frames in few:
+        await anext(frames)
+    assert views.held_bytes > 64 << 20
+    for frames in (slow, *few):
+        await frames.aclose()
     assert (views.open, views.held_bytes) == (0, 0)
+    backend.check_nothing_is_left()
+
+
+async def test_large_values_of_few_partitions_are_read_by_one_at_a_time() -> None:
+    backend = many(2 * FEW, lambda: Keys(1, 3 << 20))
+    views = Views(backend, views_max=2)
+    alone = scan(backend, views, *range(FEW))
+    await anext(alone)
+    with pytest.raises(QuotaExceeded, match="ask again"):
+        await anext(scan(backend, views, *range(FEW, 2 * FEW)))
+    await alone.aclose()
+    assert len(await collect(scan(backend, views, *range(FEW, 2 * FEW)))) == FEW
+    assert (views.open, views.held_bytes) == (0, 0)
+    backend.check_nothing_is_left()
 
 
 @pytest.mark.parametrize(

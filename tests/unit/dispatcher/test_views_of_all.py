@@ -32,10 +32,10 @@ async def test_one_that_is_created_before_the_view_is_taken_is_in_a_view_of_all(
     first = await waits_for_freshness(backend, frames)
     backend.create(9)
     backend.fresh.set()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    for worker in backend.workers.values():
-        worker.apply(3)
+    while not first.done():
+        await asyncio.sleep(0)
+        for worker in backend.workers.values():
+            worker.apply(3)
     assert {(await first)[0]["partition"], *(p for p, _ in await collect(frames))} == {0, 1, 9}
     backend.check_nothing_is_left()
 

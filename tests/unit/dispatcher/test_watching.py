@@ -85,27 +85,44 @@ def test_no_more_are_followed_than_the_node_has_room_for_by_however_many_connect
     """Sixty-four streams of all partitions for each connection, and any number of those."""
     monkeypatch.setattr(waits_module, "WATCHED_MAX", 6)
     world = World()
-    other = Waits(cast("Any", world), world, later=world._later)
-    world.ask(Kind.WATCH, {}, 1)
-    other.watch(Frame(Kind.WATCH, 1, {"partitions": [A, B, A]}))
+    other, third = (Waits(cast("Any", world), world, later=world._later) for _ in range(2))
+    world.ask(Kind.WATCH, {"partitions": [A]}, 1)
+    other.watch(Frame(Kind.WATCH, 1, {"partitions": [A, B, A]}), "other")
     with pytest.raises(InvalidRequest):
         world.ask(Kind.WATCH, {"partitions": [A], "every_ms": "often"}, 2)
-    with pytest.raises(QuotaExceeded):
+    third.watch(Frame(Kind.WATCH, 1, {"partitions": [A, B]}), "third")
+    with pytest.raises(QuotaExceeded, match="5 partitions are followed at this node"):
         world.ask(Kind.WATCH, {"partitions": [A, B]}, 2)
     world.ask(Kind.WATCH, {"partitions": [A]}, 2)
     world.waits.cancel(1)
     world.waits.cancel(1)
-    assert world.watched == 3
-    other.watch(Frame(Kind.WATCH, 2, {}))
+    assert world.watched.taken == 5
+    third.close()
+    third.close()
     other.close()
-    assert world.watched == 1
+    assert world.watched.taken == 1
     world.watermarks.remove(A)
     world.tick()
-    assert (world.watched, world.timers) == (0, [])
+    assert (world.watched.taken, world.watched._of, world.timers) == (0, {}, [])
+
+
+def test_one_principal_follows_half_of_that_over_all_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It followed all that may be followed: others were told to come again for as long as it did."""
+    monkeypatch.setattr(waits_module, "WATCHED_MAX", 4)
+    world = World()
+    again = Waits(cast("Any", world), world, later=world._later)
+    world.ask(Kind.WATCH, {"partitions": [A]})
+    with pytest.raises(QuotaExceeded, match="1 partitions are followed for you") as refused:
+        again.watch(Frame(Kind.WATCH, 1, {"partitions": [A, B]}), "me")
+    assert (refused.value.fields["limit"], refused.value.fields["used"]) == (2, 1)
+    again.watch(Frame(Kind.WATCH, 1, {"partitions": [B]}), "me")
+    with pytest.raises(QuotaExceeded):
+        world.ask(Kind.WATCH, {}, 2)
+    world.ask(Kind.WATCH, {"partitions": [A, B]}, 2, principal="other")
 
 
 def test_one_stream_alone_may_follow_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits_module, "WATCHED_MAX", 1)
     world = World()
     world.ask(Kind.WATCH, {})
-    assert world.watched == 3
+    assert world.watched.taken == 3

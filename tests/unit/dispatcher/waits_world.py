@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from dispatcher.admission.places import Places
 from dispatcher.sessions.waits import Waits
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.types import PartitionId
@@ -36,7 +37,7 @@ class World(Desk):
         self.clock = SimpleNamespace(monotonic=lambda: self.now)
         self.node_id = "n1"
         self.is_open = True
-        self.watched = 0
+        self.watched = Places("partitions are followed")
         self.writes = 0
         """How often something was handed to the connection."""
         self.waits = Waits(cast("Any", self), self, later=self._later)
@@ -56,7 +57,7 @@ class World(Desk):
         if kind is Kind.BARRIER:
             self.waits.barrier(frame, 100.0, principal)
         else:
-            self.waits.watch(frame)
+            self.waits.watch(frame, principal)
 
     # -- the session
 

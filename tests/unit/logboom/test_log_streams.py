@@ -420,8 +420,10 @@ async def test_whoever_has_little_time_for_a_tail_is_told_why_there_is_none() ->
     """Cut off by a clock of his own, he never was: what may pass is tried again for as long as the client's timeout."""
     async with cluster() as [node], Client(node.address, timeout=3600.0) as boom:
         node.answers[Kind.TAIL] = fails(Unavailable("still recovering"))
-        with pytest.raises(Unavailable, match="still recovering"):
-            _ = [b async for b in boom.tail(0, start=5, follow=True, timeout=0.2)]
-        assert len(node.of(Kind.TAIL)) > 1
-        with pytest.raises(InvalidRequest, match="timeout is 0 to"):
-            boom.tail(0, timeout=-1)
+        for read in (boom.tail, boom.tail_metadata):
+            before = len(node.of(Kind.TAIL))
+            with pytest.raises(Unavailable, match="still recovering"):
+                _ = [b async for b in read(0, start=5, follow=True, timeout=0.2)]
+            assert len(node.of(Kind.TAIL)) > before + 1
+            with pytest.raises(InvalidRequest, match="timeout is 0 to"):
+                read(0, timeout=-1)

@@ -9,7 +9,8 @@ from logboom.errors import Voided
 from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, Term
 from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.apply_counts import MARK_S, MARKS_MAX, Ages, ApplyCounts
-from partitions.log.committed import SUMMED, Columns
+from partitions.log.committed import Columns
+from partitions.log.guessed import SUMMED
 from partitions.log.segment import BatchRef
 
 
@@ -74,20 +75,30 @@ def test_it_is_hardly_too_old_and_without_many_marks_nearly_exact(
 
 
 @given(st.lists(st.integers(1, 1000), max_size=60), st.data())
-def test_bytes_behind_an_index_are_those_of_the_batches_that_end_there(sizes: list[int], data: st.DataObject) -> None:
+def test_bytes_between_two_indices_are_those_of_the_batches_that_end_there(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    columns = _of_sizes(sizes, each=10)
+    low, high = sorted(data.draw(st.tuples(*[st.integers(0, 10 * len(sizes) + 5)] * 2)))
+    there = sum(size for row, size in enumerate(sizes) if low < 10 * (row + 1) <= high)
+    assert (columns.bytes_between(low, high), columns.bytes_between(high, low)) == (there, -there)
+
+
+def test_of_very_many_it_is_a_guess_by_some_from_all_over() -> None:
+    """Found by reading: by the first of them, and what lay between two indices as what two guesses differ by."""
+    columns = _of_sizes([100] * SUMMED + [900] * SUMMED)
+    assert 0.95 < columns.bytes_between(0, 2 * SUMMED) / (1000 * SUMMED) < 1.05
+    assert columns.bytes_between(2 * SUMMED, SUMMED // 2) < -0.95 * 950 * SUMMED
+    assert columns.bytes_between(0, SUMMED) == 100 * SUMMED
+    assert columns.bytes_between(2 * SUMMED - 1, 2 * SUMMED) == 900
+
+
+def _of_sizes(sizes: list[int], *, each: int = 1) -> Columns:
+    """Batches of so many records ``each``."""
     columns = Columns()
     for row, size in enumerate(sizes):
-        columns.append(_ref(10 * (row + 1), size), row + 1)
-    index = data.draw(st.integers(0, 10 * len(sizes) + 5))
-    assert columns.bytes_after(index) == sum(size for row, size in enumerate(sizes) if 10 * (row + 1) > index)
-
-
-def test_of_very_many_it_is_a_guess_by_the_first_of_them() -> None:
-    columns = Columns()
-    for row in range(3 * SUMMED):
-        columns.append(_ref(row + 1, 100), row + 1)
-    assert columns.bytes_after(0) == 300 * SUMMED
-    assert columns.bytes_after(3 * SUMMED - 1) == 100
+        columns.append(_ref(each * (row + 1), size), row + 1)
+    return columns
 
 
 def _ref(last: int, size: int) -> BatchRef:

@@ -80,15 +80,31 @@ def test_once_nobody_has_it_applied_that_is_the_last_word() -> None:
 
 def test_a_set_is_needed_that_has_what_was_applied_of_partitions_that_live() -> None:
     parent = state()
-    assert parent.needed_at(4) == 0
+    assert needed(parent) == 0
     parent.voids = parent.voids.after(void()._replace(global_index=GlobalLogIndex(90)))
-    assert parent.needed_at(4) == 0, "all step over it"
+    assert needed(parent) == 0, "all step over it"
     for last, at in ((4, 50), (5, 70), (6, 60)):
         parent.voids = parent.voids.after(void(last, applied=True)._replace(global_index=GlobalLogIndex(at)))
-    assert parent.needed_at(4) == 70
+    assert needed(parent) == 70
     parent.voids = parent.voids.after(void(5, raft_index=8)._replace(global_index=GlobalLogIndex(70)))
-    assert parent.needed_at(4) == 60, "nobody has it any more"
-    assert parent.needed_at(P) == 0, "there is no such partition"
+    assert needed(parent) == 60, "nobody has it any more"
+    assert needed(parent, partitions=P) == 0, "there is no such partition"
+
+
+def needed(parent: ParentState, *, partitions: int = 4) -> int:
+    """From where on a set stands for all."""
+    return next(index for index in range(100) if not parent.needed_behind(GlobalLogIndex(index), partitions))
+
+
+def test_where_a_set_stands_for_all_nothing_else_is_looked_at() -> None:
+    """Found by reading: it is asked at every tick, and looked through a thousand."""
+    looked_at = list[PartitionId]()
+    voids = Voids().after(void(applied=True)._replace(global_index=GlobalLogIndex(70)))
+    lives = lambda partition_id: not looked_at.append(partition_id)  # type: ignore[func-returns-value] # noqa: E731
+    assert not voids.needed_behind(GlobalLogIndex(70), lives)
+    assert looked_at == []
+    assert voids.needed_behind(GlobalLogIndex(69), lives)
+    assert looked_at == [P]
 
 
 def test_the_newest_are_kept_and_all_are_counted() -> None:

@@ -16,7 +16,7 @@ from logboom.settings import LogSettings, Settings
 from logboom.types import NO_DIGEST, DurabilityMode, PartitionId, Term
 from partitions.log.batch import build_batch
 from raftlog.entries.lifecycle import Kind
-from server.directory.descriptors import FILES_EACH, FILES_KEPT, FILES_OF_STATE, FILES_SPARE
+from server.directory.descriptors import FILES_EACH, FILES_KEPT, FILES_OF_STATE, FILES_SPARE, Descriptors
 from server.directory.partitions import PartitionRooms
 from tests.unit.partitions.batches import PRODUCER, flush
 
@@ -138,6 +138,30 @@ def test_what_was_destroyed_and_has_no_state_wants_none_at_a_start() -> None:
     rooms.check_room(1)
 
 
+@pytest.mark.parametrize(("spare", "counted"), [(0, 0), (-1, 1)])
+def test_those_that_were_destroyed_are_counted_only_where_that_matters(spare: int, counted: int) -> None:
+    """There may be thousands, and it is asked for each that is to be opened."""
+    gone, asked = set(map(PartitionId, range(LOGS))), list[int]()
+    few: Any = Few(FILES_OF_STATE * LOGS + FILES_KEPT + FILES_EACH + spare)
+    descriptors = Descriptors(few, {}, gone, lambda: asked.append(1) or 1)  # type: ignore[func-returns-value]
+    assert descriptors.waits(1) is None
+    assert len(asked) == counted
+
+
+def test_files_of_readers_are_none_that_a_start_lacks() -> None:
+    """They are closed by then. Whoever opens one has not to count what was destroyed."""
+    gone, few = set(map(PartitionId, range(LOGS))), cast(Any, Few(FILES_SPARE))
+    readers, wanted = FILES_OF_STATE * LOGS - 5, FILES_KEPT + FILES_EACH
+    descriptors = Descriptors(few, {}, gone, lambda: LOGS, lambda: readers)
+    assert descriptors.to_spare()
+    few.left -= 1
+    assert not descriptors.to_spare()
+    few.left = wanted + 5
+    assert descriptors.waits(1) is None
+    few.left -= 1
+    assert "; 5 more are for partitions that were destroyed" in str(descriptors.waits(1))
+
+
 @pytest.mark.parametrize(
     ("left", "room"), [(None, None), (0, 0), (FILES_SPARE + FILES_EACH - 1, 0), (FILES_SPARE + 2 * FILES_EACH + 1, 2)]
 )
@@ -156,4 +180,10 @@ def test_over_all_logs_readers_keep_no_more_open_than_they_may(few: bool, kept: 
     process.left = FILES_SPARE - 1 if few else FILES_SPARE
     for log in rooms.logs.values():
         assert log.read_committed(after_index=0, through_index=log.committed_index, max_bytes=1 << 20)
-    assert sum(log._reader.files.count for log in rooms.logs.values()) == kept
+    assert sum(log._reader.files.count for log in rooms.logs.values()) == rooms._shelf.count == kept
+    rooms.destroyed.update(map(PartitionId, range(5)))
+    process.left = FILES_SPARE + FILES_EACH + FILES_OF_STATE * 5 - kept
+    rooms.check_room(1)
+    process.left -= 1
+    with pytest.raises(InvalidRequest):
+        rooms.check_room(1)

@@ -86,6 +86,31 @@ async def test_of_a_crowd_of_statuses_each_turn_of_the_loop_has_one(
     assert len(turns) == len(set(turns)) == 8
 
 
+async def test_whoever_operates_a_node_waits_for_no_crowd_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who asked for a status were in one line, one a turn: those of one connection may be thousands."""
+    async with watched(tmp_path) as it:
+        service = it.node.service
+        clients = [asyncio.ensure_future(it.boom.status()) for _ in range(100)]
+        held = asyncio.Event()
+        status = service.status
+
+        async def slow(**how: bool) -> dict[str, object]:
+            await held.wait()
+            return await status(**how)
+
+        monkeypatch.setattr(service, "status", slow)
+        async with asyncio.timeout(20):
+            while not service.one_status._lock.locked():  # type: ignore[attr-defined]  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+            monkeypatch.setattr(service, "status", status)
+            assert (await it.get("/status")).status == 200
+            assert not all(client.done() for client in clients)
+            held.set()
+            await asyncio.gather(*clients)
+
+
 @pytest.mark.parametrize(
     ("role", "ready"),
     [("leader", 1), ("follower", 1), ("learner", 1), ("rejoining", 0), ("joining", 0), ("waiting", 0)],

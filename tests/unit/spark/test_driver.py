@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from logboom.errors import CommandsRejected, InvalidRequest, NonDeterministicReplay, UnknownOutcome
+from logboom.errors import CommandsRejected, InvalidRequest, NonDeterministicReplay, Unavailable, UnknownOutcome
 from logboom.spark import batch, driver
 from logboom.spark.batch import LogboomWriter, TaskMessage
 from logboom.spark.options import write_options
@@ -79,6 +79,9 @@ class Failing(Frame):
     def save(self):
         writer = LogboomWriter(None, write_options(self.given))
         writer.abort([TaskMessage(b""), None, None])
+        self.raises()
+
+    def raises(self):
         raise RuntimeError(self.said)
 
 
@@ -91,7 +94,7 @@ def test_a_write_of_which_a_task_failed_leaves_no_report_of_an_earlier_one(tmp_p
     """Whoever looked there found that all its rows were in."""
     path = tmp_path / "report.json"
     submit(3, reportFile=str(path))
-    with pytest.raises(InvalidRequest, match="a Spark task failed: column value has 1 nulls") as caught:
+    with pytest.raises(InvalidRequest, match="write w: a Spark task failed: column value has 1 nulls") as caught:
         driver.submit(Failing(3), endpoints="a:1", writeId="w", reportFile=str(path))
     assert caught.value.outcome == "unknown"
     assert json.loads(path.read_text())["error"] == caught.value.to_wire()
@@ -117,13 +120,63 @@ def test_nor_does_one_that_fails_before_its_tasks(tmp_path):
             seen.append(path.read_text())
             raise RuntimeError("of a stage in front")
 
-    for how, why in [({"writeId": "w"}, "write w was begun, and has not"), ({}, "a write was begun, and has not")]:
+    for how in ({"writeId": "w"}, {"writeid": "w"}, {}):
         submit(3, reportFile=str(path))
+        dying = Dying(3)
         with pytest.raises(RuntimeError, match="of a stage"):
-            driver.submit(Dying(3), endpoints="a:1", reportFile=str(path), **how)
-        with pytest.raises(UnknownOutcome, match=rf"{why} come to its end \(of a stage in front\)"):
+            driver.submit(dying, endpoints="a:1", reportFile=str(path), **how)
+        name = f"write {dying.given['writeid']}"
+        assert (name == "write w") == bool(how), "one is made where none is said: under that it can be completed"
+        with pytest.raises(UnknownOutcome, match=rf"{name} was begun, and has not come to its end \(of a stage in f"):
             load(path, write_options({"endpoints": "a:1"}).target)
         assert "has not come to its end;" in seen.pop(), "while it runs: who is killed leaves no more"
+
+
+STACK = "Traceback:\n" + '  File "pandas.py", line 7, in f\n' * 100 + "ZeroDivisionError: by zero\n"
+JAVA = "\tat org.apache.spark.Task.run(Task.scala:1)\n" * 100
+
+
+@pytest.mark.parametrize("behind", ["", f"\n{JAVA}\nDriver stacktrace:\n{JAVA}", f"\nJVM stacktrace:\nof{JAVA}\nx" * 3])
+def test_the_reason_is_left_however_long_the_stack_is(tmp_path, monkeypatch, behind):
+    """The beginning was, where Python's stacks have it at the end."""
+    monkeypatch.setattr(Failing, "said", f"Job aborted: {STACK}{behind}")
+    monkeypatch.setattr(Failing, "save", Failing.raises)
+    path = tmp_path / "report.json"
+    with pytest.raises(RuntimeError):
+        driver.submit(Failing(3), endpoints="a:1", writeId="w", reportFile=str(path))
+    left = json.loads(path.read_text())["error"]["message"]
+    assert "(Job aborted: Traceback:" in left
+    assert "ZeroDivisionError: by zero" in left
+    assert len(left) < 2_500
+
+
+def wrong(*_):
+    raise Unavailable("no node at a:1 answered")
+
+
+def test_nor_does_a_submit_that_is_refused_before_it_has_begun(tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    submit(3, reportFile=str(path))
+    with pytest.raises(InvalidRequest, match="no column 'name'"):
+        submit(3, key="name", reportFile=str(path))
+    assert json.loads(path.read_text())["error"]["code"] == "invalid_request"
+    monkeypatch.setattr(driver, "plan_write", wrong)
+    with pytest.raises(Unavailable):
+        submit(3, reportFile=str(path))
+    assert json.loads(path.read_text())["error"]["message"] == "no node at a:1 answered"
+    with pytest.raises(Unavailable):
+        submit(3, reportFile=str(tmp_path / "nowhere" / "report.json"))
+    with pytest.raises(Unavailable):
+        submit(3)
+
+
+def test_nor_does_a_save_that_is(tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    submit(3, reportFile=str(path))
+    monkeypatch.setattr(batch, "plan_write", wrong)
+    with pytest.raises(Unavailable):
+        LogboomWriter(None, write_options({"endpoints": "a:1", "reportFile": str(path)}))
+    assert json.loads(path.read_text())["error"]["message"] == "no node at a:1 answered"
 
 
 def test_nor_does_a_save_of_which_nothing_more_is_heard(tmp_path, planned):

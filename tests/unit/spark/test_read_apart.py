@@ -1,6 +1,9 @@
 """Reading in global order where no node has all that the others have: of each log from whoever has it."""
 
 import asyncio
+import itertools
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -216,3 +219,13 @@ def test_why_some_do_not_say_where_they_begin_is_said(any_of):
     found.client.refusing, found.client.hanging = None, 10**9
     with pytest.raises(DeadlineExceeded, match=r"up to 9 were committed; not all of 2 logs answered in time"):
         list(merged(found, BOTH, 1, 9, numRetries="0", requestTimeoutMs="20000"))
+
+
+def test_and_where_it_is_tried_again_until_the_time_is_up(any_of, monkeypatch):
+    """With so many retries the end of the time came first, and said no more than that nothing had come."""
+    found = any_of([A, D], [B, C])
+    found.client.timeout, found.client.refusing = 0.2, Unavailable("still recovering")
+    passing = SimpleNamespace(monotonic=itertools.count(0, 15).__next__, sleep=time.sleep)
+    monkeypatch.setattr(read, "time", passing)  # a request has 20 s
+    with pytest.raises(DeadlineExceeded, match=r"up to 9 were committed; not all of 2 logs .* time: still recovering"):
+        list(merged(found, BOTH, 1, 9, requestTimeoutMs="20000"))

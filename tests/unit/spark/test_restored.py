@@ -44,6 +44,19 @@ class TestRestored:
         for number in (6, 7):
             assert self.commit(f"q/{number}", "after").lineage == "after"
 
+    def test_nor_is_it_said_to_go_on_exactly_where_rows_of_it_are_in(self, monkeypatch):
+        """The tasks of its next run said so: what to do is as the commit had said."""
+        self.commit("q/5", "before")
+        for _ in range(2):
+            with pytest.raises(LineageMismatch, match="only a new checkpoint"):
+                self.commit("q/6", "after")
+            with pytest.raises(LineageMismatch, match=r"q/6: .* only a new checkpoint") as no:
+                self.written(6, "after", monkeypatch)
+            assert (no.value.outcome, self.sent) == ("not_applied", 0)
+        self.commit("q/6", "before")
+        with pytest.raises(LineageMismatch, match=r"q/7: .* put the checkpoint of the backup back"):
+            self.written(7, "after", monkeypatch)
+
     def test_nor_from_the_first_one_nor_with_a_batch_that_is_run_again(self):
         self.commit("q/5", "")
         for number in (5, 6):
@@ -84,6 +97,7 @@ class TestRestored:
             batch.task_message(of_batch, [rows(10)], Context())
         finally:
             self.sent = sum(map(len, cluster.rows.values()))
+            self.fresh = [found is cluster for found in asked]
 
     @pytest.mark.parametrize(("last", "batch_id"), [("q/5", 6), ("q/5", 5), ("q/10", 6), ("/5", 6)])
     def test_nothing_is_written_there(self, last, batch_id, monkeypatch):
@@ -106,7 +120,7 @@ class TestRestored:
     def test_a_process_that_outlived_a_restore_asks_before_it_refuses(self, monkeypatch):
         self.commit("q/5", "here")
         self.written(6, "here", monkeypatch, older="before")
-        assert self.sent == 10
+        assert (self.sent, self.fresh) == (10, [False, True, True]), "to write, and to say where it has written"
 
 
 class Context:

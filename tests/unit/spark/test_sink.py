@@ -333,8 +333,11 @@ def test_whatever_fails_when_all_is_written_says_that_it_is(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["InvalidRequest", "Overloaded", "CommandsRejected", "UnknownOutcome"])
 def test_nobody_knows_what_took_effect_of_a_write_with_a_task_that_failed(name):
-    error = _typed(RuntimeError(f"Job aborted: logboom.errors.{name}: column value has 1 nulls\n at org.apache"))
+    error = _typed(
+        RuntimeError(f"Job aborted: logboom.errors.{name}: column value has 1 nulls\n at org.apache"), "write w"
+    )
     assert (type(error).__name__, error.outcome) == (name, "unknown")
+    assert error.message == "write w: a Spark task failed: column value has 1 nulls"
 
 
 def test_a_report_of_another_release_says_nothing_of_rows(tmp_path, monkeypatch):
