@@ -96,7 +96,7 @@ class Watermarks:
         """Nothing committed is left to apply."""
         return partition_id in self._idle
 
-    def holding(self, partition_id: PartitionId, level: Level = Level.APPLIED) -> str:
+    def holding(self, partition_id: PartitionId, level: Level) -> str:
         """Its state, as far as it holds up anybody at that level.
 
         Paused with nothing left to apply, it follows the commit index. What is lost may hold up only what is applied,
