@@ -110,8 +110,8 @@ class Opened:
             self.data_dir.take_lineage(None, fatal=self._fatal)
         return self._memory.forget(offload=self._world.apply_offload, fatal=self._fatal)
 
-    def _wait_for(self, term: int, index: int, foreign: bool) -> Refill:  # noqa: FBT001 - as Membership has it
-        refill = self._refills.keep(term, index)
+    def _wait_for(self, term: int, index: int, lineage: str, foreign: bool) -> Refill:  # noqa: FBT001 - so has Membership
+        refill = self._refills.keep(term, index, lineage)
         if foreign:
             self.data_dir.take_lineage(None, fatal=self._fatal)
         return refill

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from tests.unit.raftlog.world import MemoryDisk, voters
 
 N0, N1 = NodeId("n0"), NodeId("n1")
 OURS, THEIRS = "ab" * 16, "cd" * 16
-LAST = Refill(1 << 40, 1, lambda done: done())
+LAST = Refill(1 << 40, 1, "", lambda done: done())
 """Nothing comes that far."""
 
 
@@ -43,9 +44,9 @@ class Node:
         )
         self.refilling = Refilling(membership=self.membership, engine=self.engine, links=self.links)
 
-    def _wait_for(self, term: int, index: int, foreign: bool) -> Refill:
+    def _wait_for(self, term: int, index: int, lineage: str, foreign: bool) -> Refill:
         self.kept.append((term, index, foreign))
-        return Refill(term, index, self.ending.append)
+        return Refill(term, index, lineage, self.ending.append)
 
     def told(self, term: int, index: int, lineage: str = "", *, lost: bool = True) -> bool:
         return self.directories.wait_for(Claim(term, index, (N0, N1)), lineage, lost)
@@ -120,6 +121,25 @@ def test_an_empty_one_that_was_lost_takes_the_history_of_the_others(own: str | N
     assert node.kept == ([(0, 1, True)] if taken else [])
     assert node.links.identity.lineage == (None if taken else own)
     assert not node.membership.lacks, "it has that configuration"
+
+
+def test_what_was_told_of_another_history_does_not_count_beside_what_is_told_of_its_own() -> None:
+    node = Node(None)
+    node.told(50, 9000, THEIRS)
+    node.told(3, 4, OURS)
+    assert node.kept == [(50, 9000, False), (3, 4, False)]
+
+
+def test_nor_once_it_has_taken_another_in_which_nothing_is_to_come() -> None:
+    node = Node()
+    node.told(50, 9000, THEIRS)
+    node.refilling.follow()
+    assert node.membership.refill is not None, "it is of none meanwhile"
+    node.told(0, 1, OURS)
+    node.links.identity = replace(node.links.identity, lineage=OURS)
+    node.refilling.follow()
+    node.ending.pop()()
+    assert node.membership.may_campaign(1)
 
 
 def test_one_that_votes_alone_by_what_it_has_does_not_lead_meanwhile() -> None:
