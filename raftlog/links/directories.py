@@ -150,11 +150,16 @@ class Directories:
     def _find_out_what_comes(
         self, peer: NodeId, header: Mapping[str, Any], theirs: Claim, mine: Claim, lineage: str, *, lost: bool
     ) -> None:
-        """Who is fed as it is, empty or ``lost`` of two, leads nobody on the way. Raises WrongNode as ``find_out``."""
-        lone, empty = self._is_lone, self.empty()
+        """Who is fed as it is, empty or ``lost`` of two, leads nobody on the way. Raises WrongNode as ``find_out``.
+
+        Where more vote a lost disk is found out; and they may go on without that entry, which need not be committed,
+        and without the peer: what would wait for it might be the only one that can lead.
+        """
+        lone, empty, voters = self._is_lone, self.empty(), header.get("voters")
+        few = type(voters) is int and voters <= FEW_VOTERS
         behind = self.marks is not None and self.marks.lacks(self._node_id, self.own, header, "heard_lone")
         # With data a lone one has led: it ends (``check``).
-        waits = (empty and lost) if lone else empty or lost or (behind and header.get("voters") == FEW_VOTERS)
+        waits = (empty and lost) if lone else (empty and few) or lost or (behind and voters == FEW_VOTERS)
         if not waits or not (lost or _newer(theirs, mine)):
             return
         if self.wait_for(theirs, lineage, empty and lost) or (lone and not self._is_lone):

@@ -163,6 +163,32 @@ def test_one_that_votes_alone_by_what_it_has_does_not_lead_meanwhile() -> None:
     cluster.tell(story())
 
 
+def test_of_three_one_that_was_empty_may_be_the_only_one_that_can_lead() -> None:
+    """Who told it of an entry is gone, with that; the third one has less."""
+    cluster = Cluster(1)
+    n0, n1, n2 = cluster.ids
+
+    async def story() -> None:
+        for each in (n0, n2):
+            await cluster.start(each)
+        raft = cluster.nodes[n2].raft
+        membership, known = raft.members.log, Directories(n2, b"o" * 16, {}, lambda *_: None)
+        membership.wait_for = lambda term, index, lineage, _: Refill(term, index, lineage, lambda done: done())
+        links: Any = SimpleNamespace(directories=known, identity=raft.links.identity, links={})
+        Refilling(membership=membership, engine=raft.engine, links=links)
+        known.follow(membership.current, settled=True)
+        told = {"members": [99, 101, cluster.ids], "voters": 3, "lineage": "", "settings": b"same"}
+        known.find_out(n0, told, Claim.of(told), Claim(0, 1, tuple(cluster.ids)), links.identity)
+        await cluster.load(1)
+        assert raft.engine.journal.last_index > 1
+        cluster.crash(n0, power=False)
+        await cluster.start(n1)
+        await cluster.sleep(5)
+        assert cluster.leader() is cluster.nodes[n2]
+
+    cluster.tell(story())
+
+
 def test_who_is_told_while_it_stands_for_election_does_not_lead() -> None:
     """The votes that it asked for before come in."""
     cluster = ForgettingCluster(3)
