@@ -43,11 +43,13 @@ class Refilling:
         reached = (term, index)
         if known is not None and known.lineage == lineage:
             reached = max(reached, (known.term, known.index))
-        if theirs[:2] <= reached and not foreign:
+        if theirs.index == 0 or (theirs[:2] <= reached and not foreign):
             return False
         membership.refill, self._ending = membership.wait_for(theirs.term, theirs.index, lineage, foreign), False
         if foreign:  # as every directory that is begun by itself, of the cluster's first
             links.identity = replace(links.identity, lineage=None)
+            for peer in list(links.links):  # of the one that it was begun in
+                links.links[peer].connection.close()
         log.info("waits_for_members", term=theirs.term, index=theirs.index, members=list(theirs.ids))
         return foreign
 

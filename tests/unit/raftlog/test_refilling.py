@@ -116,11 +116,20 @@ def test_what_ends_late_does_not_end_what_is_waited_for_by_then() -> None:
 )
 def test_an_empty_one_that_was_lost_takes_the_history_of_the_others(own: str | None, lost: bool, taken: bool) -> None:
     """But not for one that was begun on purpose, nor that of whoever may be a stranger."""
-    node = Node(own)
+    node, closed = Node(own), list[bool]()
+    node.links.links = {N1: SimpleNamespace(connection=SimpleNamespace(close=lambda: closed.append(True)))}
     assert node.told(0, 1, THEIRS, lost=lost) is taken
+    assert bool(closed) is taken, "links are of one history"
     assert node.kept == ([(0, 1, True)] if taken else [])
     assert node.links.identity.lineage == (None if taken else own)
     assert not node.membership.lacks, "it has that configuration"
+
+
+def test_who_knows_of_no_entry_tells_of_none() -> None:
+    """With a file that says so no node would start."""
+    node = Node()
+    assert not node.told(0, 0, THEIRS)
+    assert node.kept == []
 
 
 def test_what_was_told_of_another_history_does_not_count_beside_what_is_told_of_its_own() -> None:
