@@ -19,6 +19,10 @@ from raftlog.journal.membership import Refill
 from server.directory.manifest import sealed, unsealed
 
 REFILL: Final = "refill.json"
+NOT_YET: Final = (
+    "start it and the others, and wait: it is given that, and may lead then; where nobody has it any more, restore a "
+    "backup, or begin anew with all data directories empty"
+)
 ADVICE: Final = ". Move the data directory away, and start its node with an empty one: it is given everything"
 
 
