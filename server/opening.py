@@ -24,7 +24,7 @@ from server.directory.directories import DIRECTORIES, own_id, refuse_former
 from server.directory.install import Intent, install_logs
 from server.directory.manifest import Manifest
 from server.directory.partitions import PartitionRooms
-from server.directory.refill import Refills
+from server.directory.refill import NOT_YET, Refills
 from server.directory.rejoin import NO_MAJORITY, PERHAPS_ALONE, Memory, open_journal
 from server.directory.remembered import check_remembered
 from server.directory.shares import apply_share, log_share
@@ -110,8 +110,8 @@ class Opened:
             self.data_dir.take_lineage(None, fatal=self._fatal)
         return self._memory.forget(offload=self._world.apply_offload, fatal=self._fatal)
 
-    def _wait_for(self, term: int, index: int, foreign: bool) -> Refill:  # noqa: FBT001 - as Membership has it
-        refill = self._refills.keep(term, index)
+    def _wait_for(self, term: int, index: int, lineage: str, foreign: bool) -> Refill:  # noqa: FBT001 - so has Membership
+        refill = self._refills.keep(term, index, lineage)
         if foreign:
             self.data_dir.take_lineage(None, fatal=self._fatal)
         return refill
@@ -127,6 +127,9 @@ class Opened:
             node_id=self._node_id, journal=self.journal, begins=begins, forget=self._forget, wait_for=self._wait_for
         )
         found.refill = self._refills.found()
+        if found.refill is not None and found.lacks:
+            waits, last = found.refill, self.journal.last_index
+            log.warning("waits_for_members", term=waits.term, index=waits.index, last_index=last, advice=NOT_YET)
         if self._token is not None:
             found.rejoining = self._memory.rejoining(self._token, offload=self._world.apply_offload, fatal=self._fatal)
         if found.rejoining is not None and self._node_id in found.current.voters and len(found.current.voters) <= 2:

@@ -85,16 +85,16 @@ def refill(data: bytes) -> None:
     """As ``manifest``: the file that says what a node waits for that was empty."""
     raw = _sealed(data[1:]) if data[:1] and data[0] & 1 else data[1:]
     try:
-        term, index = decode_refill(raw, path="refill.json")
+        term, index, lineage = decode_refill(raw, path="refill.json")
     except CorruptData:
         return
     holds(0 <= term < NUMBER_MAX and 0 < index < NUMBER_MAX, "a number that is none")
-    holds(encode_refill(term, index) == raw, "what was read is not what is there")
+    holds(encode_refill(term, index, lineage) == raw, "what was read is not what is there")
 
 
 def _refill_seeds() -> list[bytes]:
-    whole = encode_refill(3, 4711)
-    return [b"\0" + whole, b"\0" + whole[:-2], b"\1" + b'{"index":4711,"term":-1}', b"\1" + b'{"term":true}', b"\1{}"]
+    whole, text = encode_refill(3, 4711, "ab" * 16), b'{"index":4711,"lineage":"","term":-1}'
+    return [b"\0" + whole, b"\0" + whole[:-2], b"\1" + text, b"\1" + b'{"term":true}', b"\1{}"]
 
 
 def directories(data: bytes) -> None:

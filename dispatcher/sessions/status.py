@@ -51,6 +51,7 @@ def _node(backend: Backend) -> dict[str, Any]:
         "commit_index": backend.parent.global_index,
         "raft_index": engine.commit_index,
         "recovered": backend.recovery.over,
+        "waits_for": _waits_for(backend),
         "scrub": backend.scrubbing.status(),
         "lag": backend.lagging.status(),
         "opening": backend.partitioning.opening.rows(OPENING_SHOWN_MAX),
@@ -72,6 +73,12 @@ def _node(backend: Backend) -> dict[str, Any]:
             for seat in backend.members.seats
         ],
     }
+
+
+def _waits_for(backend: Backend) -> list[int] | None:
+    """Term and Raft index of what this node, which was empty, leads nobody without."""
+    members = backend.raft.members.log
+    return [members.refill.term, members.refill.index] if members.refill is not None and members.lacks else None
 
 
 def _acknowledgement(backend: Backend) -> dict[str, Any]:

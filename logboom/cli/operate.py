@@ -138,6 +138,7 @@ def _values(answer: dict[str, Any] | LogboomError) -> dict[str, Any]:
         "scrub": answer.get("scrub"),
         "lineage": answer.get("lineage", ""),
         "agreed": answer.get("agreed", []),
+        "waits_for": answer.get("waits_for"),
         "admission": answer.get("admission"),
         "lag": answer.get("lag"),
         "rules": answer.get("rules"),
@@ -228,6 +229,11 @@ def problems(answers: Answers) -> list[str]:
             found.append(f"{answer['node']} has lost its journal, and waits to be taken back by the leader")
         elif not answer["recovered"]:
             found.append(f"{answer['node']} is still recovering")
+        if answer.get("waits_for"):
+            found.append(
+                f"{answer['node']} was empty, and leads nobody before it has been given what another one had by then "
+                f"(Raft index {answer['waits_for'][1]}); docs/operating.md, A lost disk"
+            )
         others = [row for row in answer["members"] if row[0] != answer["node"]]
         if len(reached) > 1 and others and not any(row[2] for row in others):
             found.append(

@@ -33,6 +33,8 @@ class Refill:
 
     term: int
     index: int
+    lineage: str
+    """Of the history in which that is."""
     over: Callable[[Callable[[], None]], None]
     """Makes it so for later starts, too, that this is over; calls back on the loop."""
 
@@ -48,13 +50,13 @@ class Membership:
         begins: Configuration,
         rejoining: Rejoining | None = None,
         forget: Callable[[bool], Rejoining] | None = None,
-        wait_for: Callable[[int, int, bool], Refill] | None = None,
+        wait_for: Callable[[int, int, str, bool], Refill] | None = None,
     ) -> None:
         """``begins`` counts where the journal begins: from its base's state, or else from the settings.
 
         ``forget`` makes it so, durable on return, that this node has lost what it promised; with True it has no lineage
         either. May raise Unavailable. None: it cannot find out. ``wait_for`` makes it so
-        that this node waits for an entry, by its term and index; with True it has no lineage from then on.
+        that this node waits for an entry, by its term, index and lineage; with True it has none itself from then on.
         """
         self.node_id = node_id
         self.journal = journal

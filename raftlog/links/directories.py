@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from logboom.errors import ProtocolError, Unavailable, WrongNode
-from logboom.types import NodeId
+from logboom.types import NodeId, is_lineage
 from raftlog.entries.configuration import REJOIN_TOKEN_BYTES, SEATS_MAX, Configuration
 from raftlog.links.hello import Claim, Identity, is_alike
 from raftlog.links.marks import Marks
@@ -130,26 +130,36 @@ class Directories:
         if self.marks is not None:
             self.marks.told(peer, header)
 
-    def find_out(self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim) -> None:
-        """Who has met this node before its disk was lost knows more of its promises than it does. Raises WrongNode."""
+    def find_out(
+        self, peer: NodeId, header: Mapping[str, Any], theirs: Claim | None, mine: Claim, identity: Identity
+    ) -> None:
+        """Who has met this node before its disk was lost knows more of its promises than it does. Raises WrongNode.
+
+        What is yet to come here is not asked of strangers, which have other settings: it is waited for.
+        """
         lineage = header.get("lineage", "")
-        if not isinstance(lineage, str):
+        if not is_lineage(lineage):
             return
         of_few = self._are_others(header, "met_lone")
         two = header.get("voters") == FEW_VOTERS
         if (self._are_others(header) or (self._is_lone and of_few and not two)) and self.forget(lineage):
             raise WrongNode(f"{peer} has met this node with another data directory: this one is empty, and begins anew")
-        if theirs is not None and {peer, self._node_id} <= set(theirs.ids):
+        if theirs is not None and {peer, self._node_id} <= set(theirs.ids) and is_alike(identity, header):
             self._find_out_what_comes(peer, header, theirs, mine, lineage, lost=of_few and two)
 
     def _find_out_what_comes(
         self, peer: NodeId, header: Mapping[str, Any], theirs: Claim, mine: Claim, lineage: str, *, lost: bool
     ) -> None:
-        """Who is fed as it is, empty or ``lost`` of two, leads nobody on the way. Raises WrongNode as ``find_out``."""
-        lone, empty = self._is_lone, self.empty()
+        """Who is fed as it is, empty or ``lost`` of two, leads nobody on the way. Raises WrongNode as ``find_out``.
+
+        Where more vote a lost disk is found out; and they may go on without that entry, which need not be committed,
+        and without the peer: what would wait for it might be the only one that can lead.
+        """
+        lone, empty, voters = self._is_lone, self.empty(), header.get("voters")
+        few = type(voters) is int and voters <= FEW_VOTERS
         behind = self.marks is not None and self.marks.lacks(self._node_id, self.own, header, "heard_lone")
         # With data a lone one has led: it ends (``check``).
-        waits = (empty and lost) if lone else empty or lost or (behind and header.get("voters") == FEW_VOTERS)
+        waits = (empty and lost) if lone else (empty and few) or lost or (behind and voters == FEW_VOTERS)
         if not waits or not (lost or _newer(theirs, mine)):
             return
         if self.wait_for(theirs, lineage, empty and lost) or (lone and not self._is_lone):

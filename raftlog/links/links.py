@@ -274,7 +274,7 @@ class Links:
             raise WrongNode(f"{peer} calls {shown(header['to'])} at this node's address", twice=True, elsewhere=True)
         claim = Claim.of(header)
         if self.directories is not None and not self.rejoining and self._may_speak(NodeId(peer), claim):
-            self.directories.find_out(NodeId(peer), header, claim, self.claim)
+            self.directories.find_out(NodeId(peer), header, claim, self.claim, mine)
             self.directories.find_former(NodeId(peer), header, claim, self.claim, mine)
         check_lineage(mine, NodeId(peer), header)
         if header.get("settings") != mine.settings_digest:

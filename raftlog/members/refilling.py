@@ -40,21 +40,28 @@ class Refilling:
         if membership.wait_for is None or (foreign and not (lost and own == "")):
             return False  # of a history that was begun here on purpose
         _, index, term = self._engine.journal.entry(self._engine.journal.last_index)
-        reached = (term, index) if known is None else max((term, index), (known.term, known.index))
-        if theirs[:2] <= reached and not foreign:
+        reached = (term, index)
+        if known is not None and known.lineage == lineage:
+            reached = max(reached, (known.term, known.index))
+        if theirs.index == 0 or (theirs[:2] <= reached and not foreign):
             return False
-        membership.refill, self._ending = membership.wait_for(theirs.term, theirs.index, foreign), False
+        membership.refill, self._ending = membership.wait_for(theirs.term, theirs.index, lineage, foreign), False
         if foreign:  # as every directory that is begun by itself, of the cluster's first
             links.identity = replace(links.identity, lineage=None)
+            for peer in list(links.links):  # of the one that it was begun in
+                links.links[peer].connection.close()
         log.info("waits_for_members", term=theirs.term, index=theirs.index, members=list(theirs.ids))
         return foreign
 
     def follow(self) -> None:
         """Every turn: is it over?"""
         refill, engine = self._membership.refill, self._engine
+        if refill is None or self._ending:
+            return
         # Not before it is handed up: what is cut off again would leave a node that begins where it was before.
         reached = engine.term_at(engine.applied_index) or 0, engine.applied_index
-        if refill is None or self._ending or reached < (refill.term, refill.index):
+        other = self._links.identity.lineage not in (None, refill.lineage)
+        if reached < (refill.term, refill.index) and not other:  # it never comes in the history that was taken since
             return
         self._ending = True
         refill.over(self._over)

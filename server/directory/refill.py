@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from logboom.errors import CorruptData, Unavailable
-from logboom.types import NUMBER_MAX
+from logboom.types import NUMBER_MAX, is_lineage
 from ports.disk import Disk
 from ports.offload import Offload
 from raftlog.journal.membership import Refill
 from server.directory.manifest import sealed, unsealed
 
 REFILL: Final = "refill.json"
+NOT_YET: Final = (
+    "start it and the others, and wait: it is given that, and may lead then; where nobody has it any more, restore a "
+    "backup, or begin anew with all data directories empty"
+)
 ADVICE: Final = ". Move the data directory away, and start its node with an empty one: it is given everything"
 
 
@@ -43,18 +47,18 @@ class Refills:
             return None
         return self._refill(*decode(self._disk.read_file(self._path), path=str(self._path)))
 
-    def keep(self, term: int, index: int) -> Refill:
+    def keep(self, term: int, index: int, lineage: str) -> Refill:
         """From now on that is waited for: on the loop, before this node is fed. Durable; raises Unavailable."""
         try:
             with self._changing:
                 self._kept += 1
-                self._disk.replace_file(self._path, encode(term, index))
+                self._disk.replace_file(self._path, encode(term, index, lineage))
         except OSError as error:
             self._fatal(error)
             raise Unavailable(f"{self._path}: {error.strerror or error}") from error
-        return self._refill(term, index)
+        return self._refill(term, index, lineage)
 
-    def _refill(self, term: int, index: int) -> Refill:
+    def _refill(self, term: int, index: int, lineage: str) -> Refill:
         def end(done: Callable[[], None]) -> None:
             def removed(_: None, error: BaseException | None) -> None:
                 if error is not None:
@@ -65,7 +69,7 @@ class Refills:
             self._offload.submit(partial(self._remove, kept), removed)
 
         kept = self._kept
-        return Refill(term, index, end)
+        return Refill(term, index, lineage, end)
 
     def _remove(self, kept: int) -> None:
         with self._changing:
@@ -74,15 +78,17 @@ class Refills:
                 self._disk.sync_directory(self._directory)
 
 
-def encode(term: int, index: int) -> bytes:
+def encode(term: int, index: int, lineage: str) -> bytes:
     """The file."""
-    return sealed({"index": index, "term": term})
+    return sealed({"index": index, "lineage": lineage, "term": term})
 
 
-def decode(raw: bytes, *, path: str) -> tuple[int, int]:
-    """Term and Raft index. Raises CorruptData."""
-    said = unsealed(raw, path=path, only={"index", "term"}, advice=ADVICE)
-    term, index = said.get("term"), said.get("index")
-    if type(term) is not int or type(index) is not int or not (0 <= term < NUMBER_MAX and 0 < index < NUMBER_MAX):
-        raise CorruptData(f"{path} does not say what is waited for{ADVICE}", path=path)
-    return term, index
+def decode(raw: bytes, *, path: str) -> tuple[int, int, str]:
+    """Term, Raft index, and the lineage of that history. Raises CorruptData."""
+    said = unsealed(raw, path=path, only={"index", "lineage", "term"}, advice=ADVICE)
+    term, index, lineage = said.get("term"), said.get("index"), said.get("lineage")
+    if type(term) is int and type(index) is int and isinstance(lineage, str):
+        sound = 0 <= term < NUMBER_MAX and 0 < index < NUMBER_MAX and is_lineage(lineage)
+        if sound:
+            return term, index, lineage
+    raise CorruptData(f"{path} does not say what is waited for{ADVICE}", path=path)

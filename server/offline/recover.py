@@ -32,6 +32,7 @@ from server.directory.manifest import Manifest
 from server.directory.manifest import decode as decode_manifest
 from server.directory.manifest import encode as encode_manifest
 from server.directory.refill import REFILL
+from server.directory.refill import decode as decode_refill
 from server.directory.rejoin import REJOIN
 from server.offline.locking import locked
 from server.offline.looking import LookingDisk
@@ -76,7 +77,6 @@ def recover(settings: Settings, *, act: bool, world: OfflineWorld | None = None)
         manifest.check_owner(Manifest.of(NodeId(settings.node.id), settings.cluster), str(path))
         for name, why in (
             (REJOIN, "it has forgotten what it acknowledged, and the others have not taken it back"),
-            (REFILL, "it was empty, and has not been given yet what others had by then: begin with one of those"),
             (INTENT, "it is being made from a snapshot: start it, stop it when it says `serving`, and try again"),
         ):
             if disk.exists(path / name):
@@ -142,8 +142,20 @@ class _Node:
             if node not in self._known.removed:
                 why = "it has never had anything of its cluster"
             raise InvalidRequest(f"{path}: nothing can begin with this node: {why}")
+        if self._waits():
+            why = "it was empty, and has not been given yet what others had by then: begin with one of those"
+            raise InvalidRequest(f"{path}: nothing can begin with this node: {why}")
         if self._known.voters == (node,):
             raise InvalidRequest(f"{path}: this node is its cluster's only voter: start it")
+
+    def _waits(self) -> bool:
+        """The file outlives what it waits for until the node has handed that up. Raises CorruptData."""
+        path = self._path / REFILL
+        if not self._disk.exists(path):
+            return False
+        term, index, lineage = decode_refill(self._disk.read_file(path), path=str(path))
+        _, last_index, last_term = self.journal.entries[-1]
+        return self._manifest.lineage in (None, lineage) and (last_term, last_index) < (term, index)
 
     def about(self, *, done: bool) -> Recovered:
         """What there is."""
@@ -165,6 +177,9 @@ class _Node:
         self._manifest = msgspec.structs.replace(self._manifest, lineage=lineage)
         self._disk.replace_file(self._path / MANIFEST, encode_manifest(self._manifest))
         self._relabel(lineage)
+        if self._disk.exists(self._path / REFILL):  # of the history before
+            self._disk.remove(self._path / REFILL)
+            self._disk.sync_directory(self._path)
         term, index = self.journal.term + 1, self.journal.last_index + 1
         self.journal.setCurrentTerm(term, own)
         self.journal.add(pack_control(alone.fields()), index, term)

@@ -28,7 +28,7 @@ from server.directory.install import INTENT, Intent
 from server.directory.journal_of import OF
 from server.directory.journal_of import decode as decode_of
 from server.directory.manifest import Manifest, decode
-from server.directory.refill import REFILL
+from server.directory.refill import NOT_YET, REFILL
 from server.directory.refill import decode as decode_refill
 from server.directory.rejoin import REJOIN, set_aside
 from server.directory.remembered import REMEMBERED
@@ -148,8 +148,8 @@ class _Node:
         path = self._path / REFILL
         waits = self._said("refill", path, decode_refill, EMPTIED) if self._disk.exists(path) else None
         if waits is not None:
-            story = "it was empty, and has not been given yet what others had by then"
-            self._report.note(path, f"{story} (Raft index {waits[1]})", "start it, and wait")
+            story = "it was empty, and leads nobody before it has been given what others had by then"
+            self._report.note(path, f"{story} (Raft index {waits[1]})", NOT_YET)
         for name, decoder, advice in ((HEARD, decode_heard, SAID_AGAIN), (REMEMBERED, decode_remembered, AS_SET)):
             path = self._path / name
             if self._disk.exists(path):

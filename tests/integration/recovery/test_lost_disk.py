@@ -9,10 +9,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from logboom import Add, Put, SyncClient
+from logboom.cli import cli
 from logboom.errors import LogboomError
 from logboom.testing import LocalCluster
+from server.directory.refill import REFILL
+from server.directory.refill import encode as encode_refill
 from tests.integration.cluster.backup_world import done
 from tests.integration.recovery.losing_world import (
     SMALL,
@@ -300,4 +304,28 @@ def test_of_two_one_that_is_empty_is_given_what_it_had_when_it_alone_voted_and_l
             assert boom.get(0, b"n") == (4,)
             wait_for(lambda: equal(boom, cluster))
         assert said(cluster, "n1", "starting_anew"), "it was given a set"
-        assert not (cluster.data_dirs["n1"] / "refill.json").exists(), "that is over"
+        wait_for(lambda: not (cluster.data_dirs["n1"] / REFILL).exists())  # that is over
+
+
+def test_one_that_may_not_lead_says_so(tmp_path: Path) -> None:
+    """Found by review: neither its log nor its status told why nobody led, and `logboom verify` to wait, for good."""
+    with (
+        LocalCluster(nodes=1, partitions=1, settings=SMALL, directory=tmp_path) as cluster,
+        cluster.client(timeout=30) as boom,
+    ):
+        boom.submit(0, [Add(b"n", 1)])
+        address = cluster.addresses["n1"]
+        assert boom.status(node=address)["waits_for"] is None
+        path = stop(cluster, "n1") / REFILL
+        path.write_bytes(encode_refill(1 << 40, 4711, ""))
+        told = CliRunner().invoke(cli, ["verify", str(path.parent)]).output
+        assert "4711" in told
+        assert "restore a backup" in told
+        cluster.start_node("n1")
+        wait_for(lambda: boom.status(node=address)["waits_for"] == [1 << 40, 4711])
+        (row,) = said(cluster, "n1", "waits_for_members")
+        assert "restore a backup" in row["advice"]
+        stop(cluster, "n1")
+        path.unlink()
+        cluster.start_node("n1")
+        assert boom.get(0, b"n") == (1,)

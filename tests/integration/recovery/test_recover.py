@@ -15,6 +15,8 @@ from logboom.cli import cli
 from logboom.errors import ConfigError, LogboomError
 from logboom.testing import LocalCluster
 from raftlog.journal.journal import Journal
+from server.directory.refill import REFILL
+from server.directory.refill import encode as encode_refill
 from tests.integration.recovery.losing_world import SMALL, equal, said, stop, votes
 from tests.integration.waiting import wait_for
 
@@ -90,7 +92,8 @@ def test_from_what_nothing_can_begin(tmp_path: Path) -> None:
                 wait_for(lambda: bool(said(cluster, "n1", "rejoined")))
                 (stop(cluster, "n1") / "rejoin.json").write_text("whatever is in there")
             if number == 3:
-                (cluster.data_dirs["n1"] / "rejoin.json").rename(cluster.data_dirs["n1"] / "refill.json")
+                (cluster.data_dirs["n1"] / "rejoin.json").unlink()
+                (cluster.data_dirs["n1"] / REFILL).write_bytes(encode_refill(1 << 40, 4711, ""))
             result = CliRunner().invoke(cli, ["recover", "--config", str(cluster.config("n1")), "--yes"])
             assert isinstance(result.exception, LogboomError), result.output
             assert words in result.exception.message

@@ -163,7 +163,7 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "parent_state": ("raftlog.entries.parent_state.Tail", lambda index, digest: (index, bytes(16))),
     "manifest": ("server.directory.data_dir.DataDir._check", lambda *_, **__: None),
     "rejoin": ("chaos.fuzz.state.decode_token", lambda raw, **_: bytes(len(raw))),
-    "refill": ("chaos.fuzz.state.decode_refill", lambda raw, **_: (-1, len(raw))),
+    "refill": ("chaos.fuzz.state.decode_refill", lambda raw, **_: (-1, len(raw), "")),
     "directories": ("chaos.fuzz.state.decode_directories", lambda raw, **_: (bytes(len(raw)), {})),
     "heard": ("chaos.fuzz.state.decode_heard", lambda raw, **_: {"n1": Mark(b"", b"", len(raw))}),
     "checkpoint": ("partitions.machines.log.LogMachine.digest", lambda _: object()),

@@ -238,6 +238,15 @@ def test_partitions_that_do_not_open_are_a_problem_once_that_lasts() -> None:
     ]
 
 
+def test_one_that_may_not_lead_yet_is_a_problem() -> None:
+    rows = [["n1", "h:1", True, "voter"]]
+    said: dict[str, Any] = {"node": "n1", "leader": "n1", "recovered": True, "partitions": [], "members": rows}
+    assert problems({"n1": {**said, "waits_for": None}}) == []
+    (why,) = problems({"n1": {**said, "waits_for": [3, 4711]}})
+    assert why.startswith("n1 was empty, and leads nobody before it has been given")
+    assert "4711" in why
+
+
 def test_nodes_that_go_by_different_rules_are_a_problem(node: FakeNode, capsys: Any) -> None:
     """Who is refused by one goes to another."""
 

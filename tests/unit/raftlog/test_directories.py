@@ -19,6 +19,7 @@ from raftlog.links.marks import LIFE_BYTES, Marks, Own
 N1, N2, N3, N4 = (NodeId(f"n{k}") for k in range(1, 5))
 MINE, FIRST, SECOND, TOKEN = (bytes([k]) * 16 for k in range(1, 5))
 VOTERS = (N1, N2, N3)
+ALIKE = Identity(N1, "c", b"same")
 
 
 def configuration(*voters: NodeId, rejoined: bytes | None = None, learner: NodeId | None = None) -> Configuration:
@@ -314,23 +315,23 @@ class TestLone:
         known, _, said = self.of_it(*voters)
         known.forget = lambda _: True
         with pytest.raises(WrongNode, match="begins anew"):
-            known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+            known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)), ALIKE)
 
     def test_of_two_an_empty_one_is_fed_and_says_that_it_does_not_vote_alone(self) -> None:
         known, ended, said = self.of_it(N1, N2)
         waits = waiting(known)
         with pytest.raises(WrongNode, match="is fed"):
-            known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+            known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)), ALIKE)
         assert waits == [(3, 20)]
         assert known.fields()["lone"] is False
-        known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+        known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)), ALIKE)
         known.check(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
         assert not ended
 
     def test_with_data_it_is_not_fed_for_it_has_led(self) -> None:
         known, ended, said = self.of_it(N1, N2)
         waits = waiting(known, empty=False)
-        known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
+        known.find_out(N1, said, Claim.of(said), Claim(0, 1, (N2,)), ALIKE)
         with pytest.raises(WrongNode, match="Move its data directory away"):
             known.check(N1, said, Claim.of(said), Claim(0, 1, (N2,)))
         assert ended
@@ -360,10 +361,10 @@ class TestFed:
         known.follow(replace(configuration(*VOTERS), term=mine[0], index=mine[1]), settled=True)
         waits = waiting(known, empty=empty)
         header |= {"heard_lone": [[N1, MINE, b"k" * LIFE_BYTES, heard]]}
-        known.find_out(N2, header, Claim.of(header), Claim(*mine, VOTERS))
+        known.find_out(N2, header, Claim.of(header), Claim(*mine, VOTERS), ALIKE)
         return waits
 
-    @pytest.mark.parametrize("voters", [1, 2, 3])
+    @pytest.mark.parametrize("voters", [1, 2])
     def test_an_empty_one_waits_for_what_is_newer_whoever_has_met_it(self, voters: int) -> None:
         """It may have ended when the other one had met it again, and before it had heard of that."""
         said = hello(SECOND, voters=voters)
@@ -377,10 +378,17 @@ class TestFed:
         assert self.told(said | {"met_lone": [[N1, FIRST]]}, empty=False) == [(3, 20)]
         assert self.told(said, empty=False, heard=8) == [(3, 20)]
         assert not self.told(hello(SECOND, voters=3), empty=False, heard=8)
+        assert not self.told(hello(SECOND, voters=3), empty=True), "it may not come to be committed"
 
     def test_of_two_without_a_change_it_hears_of_their_history_all_the_same(self) -> None:
         said = hello(SECOND, voters=2, met_lone=[[N1, FIRST]], lineage="ab" * 16)
         assert self.told(said, empty=True, mine=(3, 20)) == [(3, 20)]
+
+    @pytest.mark.parametrize("strange", [{"settings": b"others"}, {"lineage": "?"}])
+    def test_what_strangers_have_is_not_waited_for(self, strange: dict[str, Any]) -> None:
+        said = hello(SECOND, voters=2, met_lone=[[N1, FIRST]])
+        assert self.told(dict(said), empty=True)
+        assert not self.told(said | strange, empty=True)
 
 
 class TestOwn:
@@ -389,7 +397,7 @@ class TestOwn:
         asked: list[str] = []
         kept.known.forget = lambda lineage: bool(asked.append(lineage) or True)
         with contextlib.suppress(WrongNode):
-            kept.known.find_out(N2, header, claim(), claim())
+            kept.known.find_out(N2, header, claim(), claim(), ALIKE)
         return asked
 
     def test_an_empty_one_that_others_have_met_with_another_disk_begins_anew(self) -> None:
@@ -401,11 +409,11 @@ class TestOwn:
 
     def test_the_link_ends_where_it_begins_anew_and_nowhere_else(self) -> None:
         kept, told = Kept(), hello(SECOND, met=[[N1, FIRST]])
-        kept.known.find_out(N2, told, claim(), claim())  # it cannot: it has data
+        kept.known.find_out(N2, told, claim(), claim(), ALIKE)  # it cannot: it has data
         kept.known.forget = lambda _: True
-        kept.known.find_out(N2, hello(SECOND, met=[[N1, MINE]]), claim(), claim())
+        kept.known.find_out(N2, hello(SECOND, met=[[N1, MINE]]), claim(), claim(), ALIKE)
         with pytest.raises(WrongNode, match="begins anew"):
-            kept.known.find_out(N2, told, claim(), claim())
+            kept.known.find_out(N2, told, claim(), claim(), ALIKE)
 
     def test_with_data_it_is_a_disk_of_before_or_a_second_process(self) -> None:
         with pytest.raises(WrongNode, match="has data"):
@@ -435,7 +443,7 @@ class TestOwn:
 )
 def test_what_is_no_directory_is_refused(change: dict[str, Any]) -> None:
     header, known = hello(FIRST) | change, Kept({N2: FIRST}).known
-    check = partial(known.find_out, N2, header, claim(), claim())
+    check = partial(known.find_out, N2, header, claim(), claim(), ALIKE)
     if "directory" in change:
         check = partial(known.check, N2, header, claim(), claim())
     with pytest.raises(ProtocolError):

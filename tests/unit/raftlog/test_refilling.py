@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from tests.unit.raftlog.world import MemoryDisk, voters
 
 N0, N1 = NodeId("n0"), NodeId("n1")
 OURS, THEIRS = "ab" * 16, "cd" * 16
-LAST = Refill(1 << 40, 1, lambda done: done())
+LAST = Refill(1 << 40, 1, "", lambda done: done())
 """Nothing comes that far."""
 
 
@@ -43,9 +44,9 @@ class Node:
         )
         self.refilling = Refilling(membership=self.membership, engine=self.engine, links=self.links)
 
-    def _wait_for(self, term: int, index: int, foreign: bool) -> Refill:
+    def _wait_for(self, term: int, index: int, lineage: str, foreign: bool) -> Refill:
         self.kept.append((term, index, foreign))
-        return Refill(term, index, self.ending.append)
+        return Refill(term, index, lineage, self.ending.append)
 
     def told(self, term: int, index: int, lineage: str = "", *, lost: bool = True) -> bool:
         return self.directories.wait_for(Claim(term, index, (N0, N1)), lineage, lost)
@@ -115,11 +116,39 @@ def test_what_ends_late_does_not_end_what_is_waited_for_by_then() -> None:
 )
 def test_an_empty_one_that_was_lost_takes_the_history_of_the_others(own: str | None, lost: bool, taken: bool) -> None:
     """But not for one that was begun on purpose, nor that of whoever may be a stranger."""
-    node = Node(own)
+    node, closed = Node(own), list[bool]()
+    node.links.links = {N1: SimpleNamespace(connection=SimpleNamespace(close=lambda: closed.append(True)))}
     assert node.told(0, 1, THEIRS, lost=lost) is taken
+    assert bool(closed) is taken, "links are of one history"
     assert node.kept == ([(0, 1, True)] if taken else [])
     assert node.links.identity.lineage == (None if taken else own)
     assert not node.membership.lacks, "it has that configuration"
+
+
+def test_who_knows_of_no_entry_tells_of_none() -> None:
+    """With a file that says so no node would start."""
+    node = Node()
+    assert not node.told(0, 0, THEIRS)
+    assert node.kept == []
+
+
+def test_what_was_told_of_another_history_does_not_count_beside_what_is_told_of_its_own() -> None:
+    node = Node(None)
+    node.told(50, 9000, THEIRS)
+    node.told(3, 4, OURS)
+    assert node.kept == [(50, 9000, False), (3, 4, False)]
+
+
+def test_nor_once_it_has_taken_another_in_which_nothing_is_to_come() -> None:
+    node = Node()
+    node.told(50, 9000, THEIRS)
+    node.refilling.follow()
+    assert node.membership.refill is not None, "it is of none meanwhile"
+    node.told(0, 1, OURS)
+    node.links.identity = replace(node.links.identity, lineage=OURS)
+    node.refilling.follow()
+    node.ending.pop()()
+    assert node.membership.may_campaign(1)
 
 
 def test_one_that_votes_alone_by_what_it_has_does_not_lead_meanwhile() -> None:
@@ -139,6 +168,32 @@ def test_one_that_votes_alone_by_what_it_has_does_not_lead_meanwhile() -> None:
         membership.refill = None
         await cluster.sleep(2)
         assert cluster.leader() is not None
+
+    cluster.tell(story())
+
+
+def test_of_three_one_that_was_empty_may_be_the_only_one_that_can_lead() -> None:
+    """Who told it of an entry is gone, with that; the third one has less."""
+    cluster = Cluster(1)
+    n0, n1, n2 = cluster.ids
+
+    async def story() -> None:
+        for each in (n0, n2):
+            await cluster.start(each)
+        raft = cluster.nodes[n2].raft
+        membership, known = raft.members.log, Directories(n2, b"o" * 16, {}, lambda *_: None)
+        membership.wait_for = lambda term, index, lineage, _: Refill(term, index, lineage, lambda done: done())
+        links: Any = SimpleNamespace(directories=known, identity=raft.links.identity, links={})
+        Refilling(membership=membership, engine=raft.engine, links=links)
+        known.follow(membership.current, settled=True)
+        told = {"members": [99, 101, cluster.ids], "voters": 3, "lineage": "", "settings": b"same"}
+        known.find_out(n0, told, Claim.of(told), Claim(0, 1, tuple(cluster.ids)), links.identity)
+        await cluster.load(1)
+        assert raft.engine.journal.last_index > 1
+        cluster.crash(n0, power=False)
+        await cluster.start(n1)
+        await cluster.sleep(5)
+        assert cluster.leader() is cluster.nodes[n2]
 
     cluster.tell(story())
 

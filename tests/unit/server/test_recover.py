@@ -21,6 +21,8 @@ from raftlog.journal.journal import Journal
 from server.directory.data_dir import MANIFEST
 from server.directory.directories import DIRECTORIES
 from server.directory.manifest import Manifest, encode
+from server.directory.refill import REFILL
+from server.directory.refill import encode as encode_refill
 from server.offline.recover import recover
 from server.offline.world import OfflineWorld
 from snapshots.store import SnapshotStore
@@ -148,3 +150,26 @@ def test_a_set_of_another_release_is_found_before_anything_is_changed() -> None:
         with pytest.raises(IncompatibleVersion):
             recover(SETTINGS, act=act, world=world)
         assert world.disk.image().files == before
+
+
+@pytest.mark.parametrize(
+    ("mark", "begins"),
+    [((1, 2, ""), True), ((1, 3, ""), False), ((2, 1, ""), False), ((2, 9, "ab" * 16), True)],
+)
+def test_a_node_that_was_empty_and_has_what_was_waited_for(mark: tuple[int, int, str], *, begins: bool) -> None:
+    """Found by review: it was refused for the file, which is there until the node has handed that up."""
+    world, path = left([BEGINS]), Path("/n1", REFILL)
+    world.disk.replace_file(path, encode_refill(*mark))
+    if begins:
+        assert recover(SETTINGS, act=True, world=world).voters == ("n1",)
+    else:
+        with pytest.raises(InvalidRequest, match="it was empty"):
+            recover(SETTINGS, act=True, world=world)
+    assert world.disk.exists(path) is not begins
+
+
+def test_what_does_not_say_what_is_waited_for_ends_the_command() -> None:
+    world = left([BEGINS])
+    world.disk.replace_file(Path("/n1", REFILL), b"")
+    with pytest.raises(CorruptData, match=r"refill\.json"):
+        recover(SETTINGS, act=True, world=world)

@@ -15,6 +15,7 @@ from server.directory.manifest import sealed
 from server.directory.refill import REFILL, Refills, decode, encode
 
 DATA = Path("/n")
+LINEAGE = "ab" * 16
 
 
 class Late:
@@ -57,11 +58,11 @@ class Node:
 def test_what_is_waited_for_outlives_a_power_loss_until_it_is_over() -> None:
     node, over = Node(), list[bool]()
     assert node.start().found() is None
-    node.start().keep(3, 4)
+    node.start().keep(3, 4, LINEAGE)
     node.disk.power_loss()
     found = node.start().found()
     assert found is not None
-    assert (found.term, found.index) == (3, 4)
+    assert (found.term, found.index, found.lineage) == (3, 4, LINEAGE)
     found.over(lambda: over.append(True))
     assert not over
     node.late.run_all()
@@ -73,8 +74,8 @@ def test_what_is_waited_for_outlives_a_power_loss_until_it_is_over() -> None:
 def test_what_is_over_removes_nothing_that_came_after_it() -> None:
     node = Node()
     refills = node.start()
-    refills.keep(3, 4).over(lambda: None)
-    refills.keep(5, 9)
+    refills.keep(3, 4, LINEAGE).over(lambda: None)
+    refills.keep(5, 9, LINEAGE)
     node.late.run_all()
     found = node.start().found()
     assert found is not None
@@ -83,10 +84,10 @@ def test_what_is_over_removes_nothing_that_came_after_it() -> None:
 
 def test_what_the_disk_refuses_ends_the_node() -> None:
     node = Node()
-    refill = node.start().keep(3, 4)
+    refill = node.start().keep(3, 4, LINEAGE)
     node.disk.hook = node.full
     with pytest.raises(Unavailable):
-        node.start().keep(5, 9)
+        node.start().keep(5, 9, LINEAGE)
     refill.over(lambda: pytest.fail("it is not over"))
     node.late.run_all()
     assert len(node.fatal) == 2
@@ -96,13 +97,16 @@ def test_what_the_disk_refuses_ends_the_node() -> None:
     "raw",
     [
         b"",
-        encode(3, 4)[:-2],
-        encode(3, 0),
-        encode(-1, 4),
+        encode(3, 4, LINEAGE)[:-2],
+        encode(3, 0, LINEAGE),
+        encode(-1, 4, LINEAGE),
+        encode(3, 4, "?"),
         sealed({"index": 4}),
-        sealed({"index": "4", "term": 3}),
-        sealed({"index": True, "term": 3}),
-        sealed({"index": 4, "term": 3, "more": 1}),
+        sealed({"index": 4, "term": 3}),
+        sealed({"index": "4", "lineage": "", "term": 3}),
+        sealed({"index": True, "lineage": "", "term": 3}),
+        sealed({"index": 4, "lineage": None, "term": 3}),
+        sealed({"index": 4, "lineage": "", "more": 1, "term": 3}),
     ],
 )
 def test_with_a_damaged_one_no_node_starts(raw: bytes) -> None:
@@ -111,4 +115,4 @@ def test_with_a_damaged_one_no_node_starts(raw: bytes) -> None:
     node.disk.replace_file(DATA / REFILL, raw)
     with pytest.raises(CorruptData, match=r"refill\.json"):
         node.start().found()
-    assert decode(encode(3, 4), path="refill.json") == (3, 4)
+    assert decode(encode(3, 4, LINEAGE), path="refill.json") == (3, 4, LINEAGE)
