@@ -114,8 +114,13 @@ class Voiding:
 
         Raises BarrierBlocked where that will never be enough.
         """
-        lost = [p for p in want.partitions if not self._pipeline.recovery.of([p]) and self.hole_of(p) is not None]
-        if not lost or want.level is Level.ORDERED:
+        if want.level is Level.ORDERED:
+            return want
+        logs = self._pipeline.logs
+        # Where the state alone lacks it what comes behind is synced as ever.
+        hole_of = self.hole_of if want.level is not Level.DURABLE else lambda p: logs[p].hole if p in logs else None
+        lost = [p for p in want.partitions if not self._pipeline.recovery.of([p]) and hole_of(p) is not None]
+        if not lost:
             return want
         left = tuple(row for row in want.targets if row[0] not in lost)
         if len(left) >= want.needed:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from dispatcher.barriers.barriers import BLOCKED_STATES, CLUSTER
+from dispatcher.barriers.barriers import CLUSTER
+from dispatcher.barriers.frontiers import holds_up
 from dispatcher.barriers.goals import Goal, Reached, Waiter, Want, sent_away
 from dispatcher.barriers.watermarks import to_row
 from dispatcher.pipeline.backend import Backend
@@ -257,7 +258,8 @@ class Waits:
         left = [row for row in want.targets if row[0] not in hidden]
         there = sum(backend.barriers.frontier(p, want.level, want.reach) >= target for p, target in left)
         if there < want.needed:
-            still = [p for p in hidden if not patient and backend.watermarks.of(p).state in BLOCKED_STATES]
+            level, holding = want.level, backend.watermarks.holding
+            still = [p for p in hidden if not patient and holds_up(holding(p, level), level)]
             left = [row for row in want.targets if row[0] not in still]
         return want._replace(targets=tuple(left)) if len(left) >= want.needed else want
 

@@ -60,8 +60,10 @@ class Refilling:
             return
         # Not before it is handed up: what is cut off again would leave a node that begins where it was before.
         reached = engine.term_at(engine.applied_index) or 0, engine.applied_index
-        other = self._links.identity.lineage not in (None, refill.lineage)
-        if reached < (refill.term, refill.index) and not other:  # it never comes in the history that was taken since
+        # Never, where it is fed by another history that it has taken since. With an empty journal it may be that it was
+        # ended between the two of waiting and taking: told again, it goes on.
+        other = self._links.identity.lineage not in (None, refill.lineage) and engine.journal.last_index > 1
+        if reached < (refill.term, refill.index) and not other:
             return
         self._ending = True
         refill.over(self._over)

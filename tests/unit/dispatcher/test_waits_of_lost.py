@@ -15,9 +15,10 @@ from logboom.types import Level
 LOST, OTHER, THIRD = 0, 1, 2
 
 
-def checked(*partitions: int, **how: Any) -> list[int]:
+def checked(*partitions: int, in_the_log: bool = True, **how: Any) -> list[int]:
     voiding: Any = object.__new__(Voiding)
-    voiding._pipeline = SimpleNamespace(recovery=SimpleNamespace(of=lambda wanted: LOST not in wanted))
+    logs = {LOST: SimpleNamespace(hole=object() if in_the_log else None)}
+    voiding._pipeline = SimpleNamespace(recovery=SimpleNamespace(of=lambda wanted: LOST not in wanted), logs=logs)
     voiding.hole_of = lambda partition: object() if partition == LOST else None
     want = Want(tuple((p, 5) for p in partitions), **how)  # type: ignore[misc]
     found = voiding.check_blocked(want)
@@ -32,6 +33,14 @@ def test_some_of_several() -> None:
 
 def test_it_need_not_be_applied_to_be_ordered() -> None:
     assert checked(LOST, OTHER, level=Level.ORDERED) == [LOST, OTHER]
+
+
+def test_where_the_state_alone_lacks_it_the_log_goes_on() -> None:
+    """It was refused for good; another node, or this one soon, has what comes behind it."""
+    assert checked(LOST, OTHER, level=Level.DURABLE, in_the_log=False) == [LOST, OTHER]
+    for how in ({"in_the_log": True, "level": Level.DURABLE}, {"in_the_log": False, "level": Level.APPLIED}):
+        with pytest.raises(BarrierBlocked):
+            checked(LOST, OTHER, **how)  # type: ignore[arg-type]
 
 
 def test_nothing_is_lost_of_others() -> None:

@@ -46,6 +46,7 @@ def test_one_that_stands_still_is_not_waited_for() -> None:
         ("running", {"mode": "any"}),
         ("paused", {"mode": "any", "wait_blocked": True}),
         ("paused", {"mode": 2}),
+        ("paused", {"mode": "any", "level": "durable"}),
         ("paused", {}),
     ],
 )

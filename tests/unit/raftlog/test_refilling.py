@@ -147,8 +147,22 @@ def test_nor_once_it_has_taken_another_in_which_nothing_is_to_come() -> None:
     node.told(0, 1, OURS)
     node.links.identity = replace(node.links.identity, lineage=OURS)
     node.refilling.follow()
+    assert not node.membership.may_campaign(1), "there is nothing of that one yet"
+    node.fed(1)
+    node.refilling.follow()
     node.ending.pop()()
     assert node.membership.may_campaign(1)
+
+
+def test_what_it_was_ended_in_before_it_had_taken_that_history_is_not_over() -> None:
+    """The file was written, the manifest was not: it led alone, with nothing, a moment after its start."""
+    node = Node("")
+    node.membership.refill = Refill(50, 9000, THEIRS, node.ending.append)
+    node.refilling.follow()
+    assert not node.ending
+    assert not node.membership.may_campaign(1)
+    assert node.told(50, 9000, THEIRS)
+    assert node.links.identity.lineage is None
 
 
 def test_one_that_votes_alone_by_what_it_has_does_not_lead_meanwhile() -> None:
