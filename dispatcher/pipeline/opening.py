@@ -181,14 +181,23 @@ class Opening:
         """It is gone; what is under way goes on to its end, and comes to nothing."""
         self._found.discard(partition_id)
 
-    async def log_of(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
-        """Of a partition that a snapshot has, and this node perhaps not yet.
+    async def log_of(
+        self, partition_id: PartitionId, kind: Kind, check: Callable[[], None] = lambda: None
+    ) -> PartitionLog:
+        """Of a partition that a snapshot has, and this node perhaps not yet. ``check`` raises once it need not be.
 
-        One that waits for files may wait for those that only this snapshot gives back, and a log takes just one.
+        One that waits for files may wait for those that only this snapshot gives back, and a log takes just one. Where
+        not even that is left it waits on: whoever has none at all ends.
         """
         logs = self._rooms.logs
-        while partition_id not in logs and (partition_id in self._logs or self._goes_on(partition_id)):
-            await wait(POLL_S)
+        while partition_id not in logs:
+            if partition_id in self._logs or self._goes_on(partition_id):
+                await wait(POLL_S)
+            elif partition_id in self._waits and not self._rooms.file_left():
+                await wait(OPEN_AGAIN_S)
+            else:
+                break
+            check()
         if partition_id not in logs:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._logs[partition_id] = None

@@ -13,6 +13,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from dispatcher.barriers.stability import Stability
+from dispatcher.pipeline import opening
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.presence import Presence
 from logboom.errors import LogboomError, Unavailable
@@ -167,6 +168,44 @@ async def test_so_it_is_while_it_waits_for_files(monkeypatch: pytest.MonkeyPatch
         later.pop()()
     node.opens()
     assert (P in node.workers, len(node.partitioning.opening), node.failures) == (True, 0, [])
+
+
+async def test_but_not_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was opened all the same: whoever has none at all ends, and at each start again."""
+    node, waited = Slow(), list[float]()
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        node.file_left = len(waited) == 3
+
+    monkeypatch.setattr(opening, "wait", wait)
+    node.files, node.file_left = lambda _: "none are left", False
+    node.created()
+    opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+    await asyncio.sleep(0)
+    assert (len(node.jobs), waited) == (1, [opening.OPEN_AGAIN_S] * 3)
+    node.jobs.pop(0)()
+    assert await opened is node.rooms.logs[P]
+    node.partitioning.opening.close()
+
+
+async def test_nor_is_it_waited_for_longer_than_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, asked = Slow(), list[int]()
+
+    async def wait(_: float) -> None: ...
+
+    def check() -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            raise Unavailable("it is of no use any more")
+
+    monkeypatch.setattr(opening, "wait", wait)
+    node.files, node.file_left = lambda _: "none are left", False
+    node.created()
+    with pytest.raises(Unavailable, match="of no use any more"):
+        await node.partitioning.opening.log_of(P, KV, check)
+    assert not node.jobs
+    node.partitioning.opening.close()
 
 
 def test_one_that_is_destroyed_while_its_machine_opens_ends_when_that_is_open() -> None:
