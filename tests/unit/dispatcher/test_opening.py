@@ -82,6 +82,48 @@ async def test_what_is_synced_of_it_counts_as_soon_as_its_log_is_open(*, by_a_sn
     assert (node.stability.stable(P), node.stability.rows(THIRD)) == (3, [(P, 3)])
 
 
+@pytest.mark.parametrize("created_first", [True, False])
+async def test_so_it_does_while_its_machine_waits_for_files(
+    monkeypatch: pytest.MonkeyPatch, *, created_first: bool
+) -> None:
+    """It took batches, and told nobody how far it was."""
+    node, later = Behind(), list[Callable[[], None]]()
+    monkeypatch.setattr(
+        asyncio.get_running_loop(), "call_later", lambda _, job, *what: later.append(lambda: job(*what))
+    )
+    node.files = lambda _: "none are left"
+    if created_first:
+        node.created()
+    opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+    await asyncio.sleep(0)
+    node.jobs.pop(0)()
+    await opened
+    if not created_first:
+        node.created()
+    assert node.partitioning.opening.why(P) == "none are left"
+    assert node._touched == {P}, "what it has already is looked at"
+    node.stability.update(OTHER, P, 2)
+    assert node.stability.update(ME, P, 3)
+    assert node.stability.rows(THIRD) == [(P, 3)]
+    node.files = lambda _: None
+    later.pop()()
+    node.opens()
+    assert (node.stability.stable(P), node.stability.rows(THIRD)) == (2, [(P, 3)]), "it is not forgotten"
+
+
+async def test_but_not_once_it_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Behind()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *_: None)
+    node.files = lambda _: "none are left"
+    node.created()
+    opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+    await asyncio.sleep(0)
+    node.destroyed()
+    node.jobs.pop(0)()
+    await opened
+    assert (node.stability.partitions, node._touched) == ([], set())
+
+
 def test_of_one_that_is_destroyed_while_its_machine_opens_nothing_is_left() -> None:
     node = Behind()
     node.created()
