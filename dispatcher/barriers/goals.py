@@ -208,7 +208,8 @@ class Quotas:
 
     def _bear(self, waiter: Waiter) -> None:
         waiter.goal.bearer = waiter
-        self._take(waiter, len(waiter.goal.targets))
+        if not waiter.reading:  # its place has its target
+            self._take(waiter, len(waiter.goal.targets))
 
     def _take(self, waiter: Waiter, more: int) -> None:
         waiter.targets += more

@@ -108,6 +108,7 @@ class Opening:
             self._waits[partition_id] = why
             if before is None:
                 log.error("partition_waits_for_files", partition=partition_id, reason=why)
+                self._tell_of_log(partition_id)
             asyncio.get_running_loop().call_later(OPEN_AGAIN_S, self._open_once_it_can, partition_id, kind)
             return
         if before is not None:
@@ -148,12 +149,20 @@ class Opening:
             self._pipeline.raft.fatal(error)
         elif created is not None and not self._closed:
             self._open_machine(partition_id, created)
+        else:
+            self._tell_of_log(partition_id)
         if ended is None or ended.done():
             return  # nobody waits, or does any more
         if error is None:
             ended.set_result(None)
         else:
             ended.set_exception(error)
+
+    def _tell_of_log(self, partition_id: PartitionId) -> None:
+        """Of one that waits, if a snapshot has had its log opened: batches are taken from then on."""
+        waits = partition_id in self._waits and not self._pipeline.parent.lifecycle.is_gone(partition_id)
+        if waits and partition_id in self._rooms.logs and not self._closed:
+            self._pipeline.log_opened(partition_id)
 
     def _open_machine(self, partition_id: PartitionId, kind: Kind) -> None:
         if self._pipeline.parent.lifecycle.is_gone(partition_id):
@@ -181,14 +190,23 @@ class Opening:
         """It is gone; what is under way goes on to its end, and comes to nothing."""
         self._found.discard(partition_id)
 
-    async def log_of(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
-        """Of a partition that a snapshot has, and this node perhaps not yet.
+    async def log_of(
+        self, partition_id: PartitionId, kind: Kind, check: Callable[[], None] = lambda: None
+    ) -> PartitionLog:
+        """Of a partition that a snapshot has, and this node perhaps not yet. ``check`` raises once it need not be.
 
-        One that waits for files may wait for those that only this snapshot gives back, and a log takes just one.
+        One that waits for files may wait for those that only this snapshot gives back, and a log takes just one. Where
+        not even that is left it waits on: whoever has none at all ends.
         """
         logs = self._rooms.logs
-        while partition_id not in logs and (partition_id in self._logs or self._goes_on(partition_id)):
-            await wait(POLL_S)
+        while partition_id not in logs:
+            if partition_id in self._logs or self._goes_on(partition_id):
+                await wait(POLL_S)
+            elif partition_id in self._waits and not self._rooms.file_left():
+                await wait(OPEN_AGAIN_S)
+            else:
+                break
+            check()
         if partition_id not in logs:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._logs[partition_id] = None

@@ -85,8 +85,12 @@ class Presence(ABC):
         self.partitioning.foretold({route.partition_id for route in routes}, through)
 
     def log_opened(self, partition_id: PartitionId) -> None:
-        """A partition that was created has its log: what is synced of it counts for others, whose machine is open."""
-        if self.logs[partition_id].mode is DurabilityMode.WRITE_BEHIND:
+        """A partition that was created has its log: what is synced of it counts for others, whose machine is open.
+
+        Perhaps once more: where that had to wait.
+        """
+        known = self.stability.stable(partition_id) is not None
+        if self.logs[partition_id].mode is DurabilityMode.WRITE_BEHIND and not known:
             self.stability.add(partition_id)
             self._touched.add(partition_id)
             self._settle_soon()

@@ -58,6 +58,10 @@ class Rooms(Protocol):
         """
         ...
 
+    def file_left(self) -> bool:
+        """For one log that cannot wait: also where those are lacking that a start would open for what was destroyed."""
+        ...
+
     def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
         """A job that opens one for nothing, as that partition would be: raises InvalidRequest if that fails. Blocking.
 

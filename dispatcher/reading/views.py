@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import structlog
+
 from dispatcher.reading import reads
 from dispatcher.reading.scans import PIECE_BYTES, SCAN_CHUNK, Rows, View, rows_of
 from dispatcher.reading.surroundings import Asker, Surroundings
@@ -32,6 +34,8 @@ from logboom.state_machine import Machine
 from logboom.types import CURSORS, MIB, PartitionId
 from partitions.apply.stops import Stop
 from partitions.apply.worker import ApplyWorker
+
+log = structlog.get_logger(__name__)
 
 PARTITIONS_MAX: Final = 1024
 FEW: Final = 16
@@ -122,7 +126,8 @@ class Views:
             self.open -= 1
             for view in views.values():
                 _first_of(view, held)
-                view.close()
+            for partition, view in views.items():
+                _let_go(partition, view)
 
     def _check(self, partitions: Sequence[PartitionId]) -> None:
         """One more view, of these, may be open."""
@@ -195,7 +200,7 @@ class Views:
             stops.pop(partition, None)
             if whole.done():  # nobody waits any more
                 if view is not None:
-                    view.close()
+                    _let_go(partition, view)
                 return
             if view is None:
                 whole.set_exception(Unavailable(f"the state of partition {partition} could not be read"))
@@ -251,6 +256,14 @@ def _first_of(view: View, held: Held) -> Rows | None:
     held.nbytes -= view.first_bytes
     view.first_bytes = 0
     return rows
+
+
+def _let_go(partition: PartitionId, view: View) -> None:
+    """A scan of a user's machine may raise anything: the others have to be closed, and its worker to go on."""
+    try:
+        view.close()
+    except Exception as error:
+        log.exception("view_not_closed", partition=partition, error=repr(error))
 
 
 def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int, chunk: int = SCAN_CHUNK) -> View:

@@ -172,9 +172,9 @@ async def _called(
 async def _taken(backend: Backend, deadline: float) -> dict[str, Any]:
     slow = DeadlineExceeded("the snapshot was not complete in time; it goes on", outcome="unknown")
     newest, under_way = backend.snapshots.store.newest, backend.snapshots.taking.progress()
-    known = max(each.global_index if each is not None else GlobalLogIndex(0) for each in (newest, under_way))
+    known = max(0 if each is None else each.raft_index for each in (newest, under_way))
     found = await _called(backend, backend.snapshots.taking.create, deadline, slow)
-    return {**_row(found), "new": found.global_index > known}
+    return {**_row(found), "new": found.raft_index > known}
 
 
 def _snapshots(backend: Backend) -> dict[str, Any]:

@@ -9,7 +9,7 @@ After a start the logs tell what was written since the last sets: a node that is
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dispatcher.upkeep.written import Written
@@ -20,6 +20,7 @@ from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from ports.clock import Clock
 from raftlog.journal.journal_base import BEGINNING
+from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
 
 KEPT_BYTES_PER_BYTE: Final = 16
@@ -116,18 +117,14 @@ class Due:
         if store is None or partition_id in self._ended:
             return
         self._ended.add(partition_id)
-        self._destroyed_bytes += store.committed_bytes_after(0)
-        if worker is not None and worker.reclaimable and self._looked_back:
-            before = self._in_set_before(partition_id)
-            self._destroyed_bytes -= max(0, store.committed_bytes_between(before, worker.applied_index))
-
-    def _in_set_before(self, partition_id: PartitionId) -> int:
-        """Up to which index the set before the newest has a partition."""
-        for meta in self._store.sets()[-2:-1]:
-            row = bisect_left(meta.partitions, partition_id, key=lambda each: each.partition_id)
-            if row < len(meta.partitions) and meta.partitions[row].partition_id == partition_id:
-                return meta.partitions[row].applied_index
-        return 0
+        if worker is None or not worker.reclaimable or not self._looked_back:
+            self._destroyed_bytes += store.committed_bytes_after(0)
+            return
+        sets, applied = self._store.sets(), worker.applied_index
+        before, newest = (min(_applied_in(some, partition_id), applied) for some in (sets[-2:-1], sets[-1:]))
+        self._destroyed_bytes += store.committed_bytes_between(0, before) + store.committed_bytes_after(applied)
+        # The next set makes room for what is in the newest of those that live. Of this one the set behind it does.
+        self._of_last_set -= store.committed_bytes_between(before, newest)
 
     def _reclaimable(self) -> int:
         return self._counts.reclaimable + self._destroyed_bytes
@@ -207,3 +204,12 @@ class Due:
     def _set_at(self) -> GlobalLogIndex:
         newest = self._store.newest
         return newest.global_index if newest is not None else GlobalLogIndex(0)
+
+
+def _applied_in(sets: Sequence[SetMeta], partition_id: PartitionId) -> int:
+    """Up to which index the one of ``sets``, if there is one, has a partition."""
+    for meta in sets:
+        row = bisect_left(meta.partitions, partition_id, key=lambda each: each.partition_id)
+        if row < len(meta.partitions) and meta.partitions[row].partition_id == partition_id:
+            return meta.partitions[row].applied_index
+    return 0

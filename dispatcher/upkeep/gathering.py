@@ -36,6 +36,8 @@ class Progress(NamedTuple):
     """Of the snapshot under way, for people."""
 
     global_index: GlobalLogIndex
+    raft_index: int
+    """Where its cut is, too: another one may be at the same ``global_index``."""
     captured: int
     partitions: int
     missing: tuple[PartitionId, ...]
@@ -103,7 +105,7 @@ class Gathering:
     def progress(self) -> Progress:
         """How far it is."""
         captured = self.partitions - len(self.missing)
-        return Progress(self.global_index, captured, self.partitions, tuple(self.missing)[:8])
+        return Progress(self.global_index, self.parent.raft_index, captured, self.partitions, tuple(self.missing)[:8])
 
     # -- the thread
 

@@ -81,7 +81,7 @@ class Installing:
         lineage: Callable[[], str],
         peers: Callable[[], Iterable[NodeId]],
         store: SnapshotStore,
-        log_of: Callable[[PartitionId, PartitionKind], Awaitable[PartitionLog]],
+        log_of: Callable[[PartitionId, PartitionKind, Callable[[], None]], Awaitable[PartitionLog]],
         payloads: Payloads,
         links: Links,
         clock: Clock,
@@ -98,6 +98,7 @@ class Installing:
     ) -> None:
         """``log_of`` a partition of the set, opened if it is not known here yet. ``poke``: something was appended.
 
+        What ``log_of`` is given, too, raises once that is of no use any more: it may have to wait for files.
         ``raft_index``: what is handed up here; ``base_index``: the journal's base. ``ready`` is called, off the loop,
         when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``. ``kept`` hears of a set that is here
         in the place of one of this node's own. ``spare_bytes``: of the disk are left to the logs.
@@ -319,7 +320,8 @@ class Installing:
 
         ``parent``: that of ``meta``.
         """
-        store = await self._log_of(partition_id, kind_of(self._cluster, parent.lifecycle, partition_id))
+        kind = kind_of(self._cluster, parent.lifecycle, partition_id)
+        store = await self._log_of(partition_id, kind, lambda: self._check_use(meta))
         tail = parent.tails.get(partition_id)
         if tail is None:
             return []

@@ -53,6 +53,10 @@ class Descriptors:
         """The same of partitions that are created, and to be opened: fewer are kept."""
         return self._lacking(FILES_KEPT + FILES_EACH * more)
 
+    def one_left(self) -> bool:
+        """For the log of one that waits, as a snapshot needs it: of what a start lacks nothing is counted."""
+        return self._are_left(FILES_KEPT + 1)
+
     def room(self) -> int | None:
         """For so many more there are enough; None: any number."""
         left = self._world.files_left()
@@ -60,8 +64,12 @@ class Descriptors:
 
     def to_spare(self) -> bool:
         """One that is open for readers may stay so: in a start's way it is not. Any thread."""
+        return self._are_left(FILES_SPARE)
+
+    def _are_left(self, wanted: int) -> bool:
+        """So many, beside the segments that logs will open."""
         none_left = self._world.no_files_left
-        return none_left(FILES_SPARE + len(self._logs)) is None or none_left(FILES_SPARE + self._unopened()) is None
+        return none_left(wanted + len(self._logs)) is None or none_left(wanted + self._unopened()) is None
 
     def _lacking(self, wanted: int) -> str | None:
         # Where there are enough for all that could want some nobody counts those that will: there may be thousands.

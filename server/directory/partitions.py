@@ -161,6 +161,10 @@ class PartitionRooms:
         """See Rooms."""
         return self._descriptors.waits(more)
 
+    def file_left(self) -> bool:
+        """See Rooms."""
+        return self._descriptors.one_left()
+
     def trial(self, state_machine: str) -> Callable[[PartitionId], None] | None:
         """See Rooms. In a directory of its own, which is removed."""
         known = state_machine in BUILT_IN or state_machine in self._kinds_tried

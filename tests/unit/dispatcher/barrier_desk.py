@@ -42,6 +42,7 @@ class Desk:
         principal: Hashable = None,
         leading: bool = False,
         own: bool = False,
+        reading: bool = False,
     ) -> tuple[Waiter | None, list[Answer]]:
         answers: list[Answer] = []
 
@@ -55,6 +56,7 @@ class Desk:
             principal=principal,
             leading=leading,
             own=own,
+            reading=reading,
             deadline=deadline,
             wait_blocked=wait_blocked,
             now=now,

@@ -197,7 +197,7 @@ class Target:
     async def _stop(self) -> None:
         self.compaction.append("stops")
 
-    async def _log_of(self, partition_id: PartitionId, kind: Any) -> PartitionLog:
+    async def _log_of(self, partition_id: PartitionId, kind: Any, check: Callable[[], None]) -> PartitionLog:
         return self.log
 
     async def ended(self) -> None:

@@ -33,6 +33,7 @@ class Stage:
         self.trial: Any = None
         self.files: Callable[[int], str | None] = lambda _: None
         """Why so many more cannot be opened."""
+        self.file_left = True
         self.members = SimpleNamespace(ids=(NodeId("n2"),))
         self.rooms = SimpleNamespace(
             logs={},
@@ -43,6 +44,7 @@ class Stage:
             check_room=lambda _: None,
             room=lambda: None,
             waits_for_files=lambda more: self.files(more),  # noqa: PLW0108 - tests set another
+            file_left=lambda: self.file_left,
             trial=lambda _: self.trial,
             offload=lambda _: self.offload,
             untouched=lambda _: True,

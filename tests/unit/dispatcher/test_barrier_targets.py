@@ -87,6 +87,33 @@ def test_one_alone_may_have_as_many_as_there_are() -> None:
     desk.wait(6, every, principal="x")
 
 
+@pytest.mark.parametrize(("reader", "principal"), [("a", "x"), ("a", "y"), ("b", "y")])
+def test_what_reads_wait_for_is_among_those_of_no_barrier(reader: str, principal: str) -> None:
+    """Reads have places of their own, with a target each."""
+    places = {"waiters_max": 2, "waiters_per_principal": 2, "waiters_per_client": 3}
+    desk = desk_of(2 * TARGETS_PER_PLACE, **places)
+    every = [PartitionId(p) for p in range(2 * TARGETS_PER_PLACE)]
+    waiting = [desk.wait(n, client=reader, principal=principal, reading=True)[0] for n in (1, 2)]
+    waiting += [desk.wait(5, every, client="b", principal="y")[0]]
+    quotas = desk.barriers._quotas
+    assert quotas._targets == len(every)
+    for waiter in waiting:
+        assert waiter is not None
+        desk.barriers.cancel(waiter)
+    assert (len(quotas), quotas._targets, quotas._targets_of, quotas._targets_as) == (0, 0, {}, {})
+
+
+def test_a_barrier_that_waits_for_the_same_as_a_read_has_it_counted_once_that_has_left() -> None:
+    desk = Desk()
+    (read, _), (barrier, _) = desk.wait(5, reading=True), desk.wait(5)
+    assert read is not None
+    assert barrier is not None
+    desk.barriers.cancel(read)
+    assert desk.barriers._quotas._targets == 1
+    desk.barriers.cancel(barrier)
+    assert desk.barriers._quotas._targets == 0
+
+
 def test_what_is_over_leaves_nothing_behind() -> None:
     desk = desk_of(TARGETS_PER_PLACE)
     left, _ = desk.wait(5, MANY, client="a")

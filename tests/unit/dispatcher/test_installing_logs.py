@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from logboom.errors import CorruptData
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from partitions.log.batch import Batch
+from partitions.log.log import PartitionLog
 from raftlog.entries.parent_state import Tail
 from server.offline.findings import Report
 from server.offline.logs import check_log
@@ -362,3 +364,21 @@ async def test_a_start_before_the_snapshot_counts_goes_on_where_its_journal_begi
     assert any("has not started from" in str(found) for found in report.findings)
     target.log = again  # which reopens at what the set says, as if that were installed after all
     assert history(target.reopened()) == history(source.log)
+
+
+async def test_a_log_that_cannot_be_opened_yet_is_not_waited_for_once_the_node_is_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+
+    async def log_of(_: Any, __: Any, check: Callable[[], None]) -> PartitionLog:
+        check()
+        target.applied = 77
+        check()
+        raise AssertionError("it would wait on")
+
+    monkeypatch.setattr(target.installing, "_log_of", log_of)
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert (target.ready, target.fatal, target.installing.failed) == ([], [], 0)

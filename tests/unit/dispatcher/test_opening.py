@@ -13,6 +13,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from dispatcher.barriers.stability import Stability
+from dispatcher.pipeline import opening
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.presence import Presence
 from logboom.errors import LogboomError, Unavailable
@@ -79,6 +80,48 @@ async def test_what_is_synced_of_it_counts_as_soon_as_its_log_is_open(*, by_a_sn
     assert node.stability.rows(THIRD) == [(P, 3)]
     node.opens()
     assert (node.stability.stable(P), node.stability.rows(THIRD)) == (3, [(P, 3)])
+
+
+@pytest.mark.parametrize("created_first", [True, False])
+async def test_so_it_does_while_its_machine_waits_for_files(
+    monkeypatch: pytest.MonkeyPatch, *, created_first: bool
+) -> None:
+    """It took batches, and told nobody how far it was."""
+    node, later = Behind(), list[Callable[[], None]]()
+    monkeypatch.setattr(
+        asyncio.get_running_loop(), "call_later", lambda _, job, *what: later.append(lambda: job(*what))
+    )
+    node.files = lambda _: "none are left"
+    if created_first:
+        node.created()
+    opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+    await asyncio.sleep(0)
+    node.jobs.pop(0)()
+    await opened
+    if not created_first:
+        node.created()
+    assert node.partitioning.opening.why(P) == "none are left"
+    assert node._touched == {P}, "what it has already is looked at"
+    node.stability.update(OTHER, P, 2)
+    assert node.stability.update(ME, P, 3)
+    assert node.stability.rows(THIRD) == [(P, 3)]
+    node.files = lambda _: None
+    later.pop()()
+    node.opens()
+    assert (node.stability.stable(P), node.stability.rows(THIRD)) == (2, [(P, 3)]), "it is not forgotten"
+
+
+async def test_but_not_once_it_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Behind()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *_: None)
+    node.files = lambda _: "none are left"
+    node.created()
+    opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+    await asyncio.sleep(0)
+    node.destroyed()
+    node.jobs.pop(0)()
+    await opened
+    assert (node.stability.partitions, node._touched) == ([], set())
 
 
 def test_of_one_that_is_destroyed_while_its_machine_opens_nothing_is_left() -> None:
@@ -167,6 +210,44 @@ async def test_so_it_is_while_it_waits_for_files(monkeypatch: pytest.MonkeyPatch
         later.pop()()
     node.opens()
     assert (P in node.workers, len(node.partitioning.opening), node.failures) == (True, 0, [])
+
+
+async def test_but_not_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was opened all the same: whoever has none at all ends, and at each start again."""
+    node, waited = Slow(), list[float]()
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        node.file_left = len(waited) == 3
+
+    monkeypatch.setattr(opening, "wait", wait)
+    node.files, node.file_left = lambda _: "none are left", False
+    node.created()
+    opened = asyncio.ensure_future(node.partitioning.opening.log_of(P, KV))
+    await asyncio.sleep(0)
+    assert (len(node.jobs), waited) == (1, [opening.OPEN_AGAIN_S] * 3)
+    node.jobs.pop(0)()
+    assert await opened is node.rooms.logs[P]
+    node.partitioning.opening.close()
+
+
+async def test_nor_is_it_waited_for_longer_than_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, asked = Slow(), list[int]()
+
+    async def wait(_: float) -> None: ...
+
+    def check() -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            raise Unavailable("it is of no use any more")
+
+    monkeypatch.setattr(opening, "wait", wait)
+    node.files, node.file_left = lambda _: "none are left", False
+    node.created()
+    with pytest.raises(Unavailable, match="of no use any more"):
+        await node.partitioning.opening.log_of(P, KV, check)
+    assert not node.jobs
+    node.partitioning.opening.close()
 
 
 def test_one_that_is_destroyed_while_its_machine_opens_ends_when_that_is_open() -> None:

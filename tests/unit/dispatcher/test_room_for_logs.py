@@ -124,6 +124,20 @@ def test_but_not_what_sets_make_room_for_whether_it_is_destroyed_or_not(last_ind
     assert sets_taken(made) == sets
 
 
+def test_what_was_destroyed_goes_as_a_whole_with_the_second_set_also_what_the_newest_had_of_it() -> None:
+    """The first makes room for that of those that live: of the destroyed nothing was left that a second was due for."""
+    made = Bench(log_bytes=2 * GIB, spare_bytes=SPARE)
+    worker = made.workers[PartitionId(0)]
+    worker.log.batches = [(10, 100_000)]
+    write(made, 100_000)
+    made.cut(15)
+    made.offload.run()
+    made.taking.ended(PartitionId(0), worker)  # type: ignore[arg-type]
+    write(made, 1)
+    short_of_room(made)
+    assert sets_taken(made) == 2
+
+
 def test_what_is_destroyed_while_its_machine_opens_is_room_once() -> None:
     """It ends twice: once for who waits, and once for its machine."""
     made = bench()

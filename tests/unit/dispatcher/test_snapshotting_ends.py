@@ -173,10 +173,25 @@ async def test_one_that_was_under_way_when_he_asked_is_not_new_to_anybody(writte
     await asyncio.sleep(0)
     bench.offload.run()
     bench.taking.tick()
-    bench.cut(15 + written)
+    bench.cut(15 + written, raft_index=6)
     bench.offload.run()
     found = await answer
     assert (found["global_index"], found["new"]) == (15 + written, bool(written))
+
+
+async def test_one_that_takes_the_place_of_one_under_way_that_came_to_nothing_is_new() -> None:
+    """Nothing was written in between, and nobody had a set of there."""
+    bench = Bench(behind=1)
+    bench.cut(15)
+    answer = asyncio.ensure_future(asked(bench, 60.0))
+    await asyncio.sleep(0)
+    bench.taking.ended(BEHIND)
+    bench.workers[BEHIND].arrive(at=10)
+    bench.taking.tick()
+    bench.cut(15, raft_index=6)
+    bench.offload.run()
+    found = await answer
+    assert (found["global_index"], found["raft_index"], found["new"]) == (15, 6, True)
 
 
 def test_a_dump_that_cannot_be_closed_costs_its_snapshot_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

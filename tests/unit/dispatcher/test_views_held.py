@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -143,3 +144,41 @@ async def test_all_keys_are_there_however_few_are_read_at_first(
     assert list(found.values()) == [[b"%06d" % number for number in range(keys)]] * partitions
     assert list(told.values()) == [counts] * partitions
     backend.check_nothing_is_left()
+
+
+class Unclosable(Keys):
+    """A user's."""
+
+    def scan(self, **asked: Any) -> Iterator[Any]:
+        try:
+            yield from super().scan(**asked)
+        except GeneratorExit:
+            raise RuntimeError("no") from None
+
+
+@pytest.mark.parametrize("partitions", [4, 40])
+async def test_a_scan_that_cannot_be_closed_keeps_those_of_no_others_open(partitions: int) -> None:
+    """Found by reading: what they held was held for good, until no view of many partitions found room."""
+    made = iter([Keys(100, 1_000), Unclosable(100, 1_000)])
+    backend = many(partitions, lambda: next(made, Keys(100, 1_000)))
+    views = Views(backend, views_max=1)
+    frames = scan(backend, views, *range(partitions))
+    await anext(frames)
+    await frames.aclose()
+    assert (views.open, views.held_bytes) == (0, 0)
+    backend.check_nothing_is_left()
+
+
+async def test_nor_does_it_keep_its_worker_from_going_on_where_nobody_waits_for_it_any_more() -> None:
+    backend = many(2, lambda: Unclosable(100, 1_000))
+    for each in backend.logs.values():
+        each.committed_index = 5
+    task = asyncio.ensure_future(anext(scan(backend, Views(backend, views_max=1), 0, 1)))
+    await asyncio.sleep(0)
+    worker = backend.workers[0]
+    stop = worker.stops.pop()  # a thread is at it
+    view = stop.capture(worker.machine)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    stop.taken(view)  # as the worker does, which applies behind it
+    assert worker.machine.open == 0

@@ -129,6 +129,16 @@ def test_what_was_destroyed_has_a_state_to_open_at_a_start() -> None:
     assert rooms.waits_for_files(1) is None
 
 
+@pytest.mark.parametrize("left", [FILES_KEPT, FILES_KEPT + 1])
+def test_one_for_a_log_that_cannot_wait_is_left_whatever_was_destroyed(left: int) -> None:
+    few = Few(LOGS - 1 + left)
+    rooms = rooms_of(few, logs=LOGS, machine="kv")
+    write(rooms, 0)
+    rooms.destroyed.update(map(PartitionId, range(LOGS)))
+    assert rooms.waits_for_files(1) is not None
+    assert rooms.file_left() is (left > FILES_KEPT)
+
+
 def test_what_was_destroyed_and_has_no_state_wants_none_at_a_start() -> None:
     few = Few(FILES_SPARE + FILES_EACH)
     rooms = rooms_of(few, logs=1)
