@@ -17,7 +17,7 @@ MAKE = """#!/usr/bin/env bash
 echo "$1" >>asked
 case "$1" in
   test) for _ in $(seq 3000); do [ -e begun ] && break; sleep 0.01; done; [ -e begun ] && echo tested ;;
-  sim) echo "$$" >begun; nice; echo played; while [ -e hangs ]; do sleep 0.01; done ;;
+  sim) echo "$$" >number; mv number begun; nice; echo played; while [ -e hangs ]; do sleep 0.01; done ;;
 esac
 [ ! -e "$1-fails" ]
 """
