@@ -108,6 +108,9 @@ class Seen:
     def all_of(self, what: str, target: int, given: Collection[int]) -> None:
         """Somebody waited for all partitions to be at a global index; ``given``: those that he was told of."""
         lacking = left_out(target, given, begun=self.begun, created_at=self.created_at, doomed=self.doomed)
+        if lacking:  # one that is being opened, of which nothing is ordered up to there, may be
+            written = {each.partition for each in self.history.operations if 0 < each.global_index <= target}
+            lacking = [each for each in lacking if each in written or each in self.begun]
         if lacking:
             self.problems.append(("BarrierAll", f"{what} is about {sorted(given)}, and not about {lacking}"))
 
