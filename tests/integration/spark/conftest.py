@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from logboom.demo.spark_session import local_spark
@@ -6,8 +8,10 @@ from logboom.testing import LocalCluster
 
 @pytest.fixture(scope="package")
 def one_spark(tmp_path_factory):
+    path = list(sys.path)
     with local_spark(tmp_path_factory.mktemp("spark")) as session:
         yield session
+    sys.path[:] = path  # a directory of Spark's, which is gone, is no place to import from
 
 
 @pytest.fixture
