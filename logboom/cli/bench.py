@@ -192,9 +192,15 @@ def _destroy(client: SyncClient, partition: int) -> None:
 def _as_ctrl_c() -> Iterator[None]:
     """SIGTERM and SIGHUP, too: what was created is destroyed."""
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+
+    def end(*_: object) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell begins what it does not wait for like that
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
+
     try:
         for number in numbers:
-            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+            signal.signal(number, end)
         yield
     finally:
         for number in numbers:

@@ -27,10 +27,15 @@ def cluster() -> Iterator[LocalCluster]:
         yield nodes
 
 
-def begun(cluster: LocalCluster, *how: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def begun(
+    cluster: LocalCluster, *how: str, stderr: int = subprocess.PIPE, background: bool = False
+) -> subprocess.Popen[str]:
+    """``background``: as a shell begins what it does not wait for, whatever these tests were begun by."""
+    of_ctrl_c = signal.SIG_IGN if background else signal.SIG_DFL
     return subprocess.Popen(
         [sys.executable, "-m", "logboom", "bench", *how, "-o", "json", "--endpoints", cluster.endpoints],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=stderr, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, of_ctrl_c),  # noqa: PLW1509 - nothing else goes on here
     )  # fmt: skip
 
 
@@ -68,12 +73,17 @@ def test_partitions_of_its_own_come_and_go(cluster: LocalCluster) -> None:
         assert lengths(boom) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_they_go_also_when_it_is_ended_before_its_time(cluster: LocalCluster, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "background"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+)
+def test_they_go_also_when_it_is_ended_before_its_time(
+    cluster: LocalCluster, number: signal.Signals, *, background: bool
+) -> None:
     with cluster.client() as boom:
         before = lengths(boom)
         terminal, its_end = os.openpty()
-        with begun(cluster, "--create", "kv", "--seconds", "1h", stderr=its_end) as process:
+        how = ("--create", "kv", "--seconds", "1h")
+        with begun(cluster, *how, stderr=its_end, background=background) as process:
             try:
                 assert select.select([terminal], [], [], 60)[0]  # it has told of its first second
                 assert "commands/s" in os.read(terminal, 4096).decode()
