@@ -35,6 +35,9 @@ def test_partitions_that_were_there_when_an_index_was_ordered(
     assert left_out(target, given, begun=BEGUN, created_at={5: 6}, doomed=doomed) == lacking
     seen = Seen(History(lambda: 0), {}, doomed=doomed, created_at={5: 6})
     seen.all_of("a barrier", target, given)
+    assert not seen.problems, "it may be about to be opened, with nothing in it"
+    seen.history.operations += [SimpleNamespace(partition=5, global_index=7)]  # type: ignore[list-item]
+    seen.all_of("a barrier", target, given)
     assert bool(seen.problems) is (5 in lacking)  # of a run of which nothing is known
 
 
