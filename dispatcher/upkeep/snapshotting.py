@@ -327,6 +327,7 @@ class Snapshotting:
     def _abandon(
         self, gathering: Gathering, why: str, error: BaseException | None = None, *, by_machine: bool = False
     ) -> None:
+        destroyed = any(p not in self._workers for p in gathering.missing)  # then nothing is wrong
         for partition_id in gathering.missing:
             if partition_id in self._workers:
                 self._workers[partition_id].drop_cut()
@@ -339,7 +340,8 @@ class Snapshotting:
         if by_machine:
             self._in_vain = self._due.last_cut  # or of one that was passed over, as this one was under way
         where = None if isinstance(error, LogboomError | OSError) else error
-        log.error("snapshot_failed", global_index=gathering.global_index, error=why, exc_info=where)
+        say = log.info if destroyed else log.error
+        say("snapshot_failed", global_index=gathering.global_index, error=why, exc_info=where)
         later = 1.0 if error is None else FAILED_S
         story = error.message if isinstance(error, LogboomError) else why
         self._answer(Unavailable(f"the snapshot failed: {story}", retry_after=later))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher.sessions import admin
 from dispatcher.upkeep.due import FAILED_S
@@ -34,7 +35,9 @@ def test_one_that_still_lacks_the_state_of_what_is_destroyed_is_given_up() -> No
     answers: list[Any] = []
     bench.taking._awaiting.append(answers.append)
     del bench.workers[BEHIND]
-    bench.taking.ended(BEHIND)
+    with capture_logs() as said:
+        bench.taking.ended(BEHIND)
+    assert [each["log_level"] for each in said if each["event"] == "snapshot_failed"] == ["info"], "nothing is wrong"
     assert [type(answer) for answer in answers] == [Unavailable]
     assert (bench.taking.progress(), bench.taking.failed) == (None, 1)
     assert all(dump.closed for worker in bench.workers.values() for dump in worker.dumps)
