@@ -65,7 +65,9 @@ def test_one_that_waits_for_a_state_that_is_damaged_for_good_is_given_up() -> No
     bench.taking.tick()
     assert not answers
     bench.workers[BEHIND].useless = True
-    bench.taking.tick()
+    with capture_logs() as said:
+        bench.taking.tick()
+    assert [each["log_level"] for each in said if each["event"] == "snapshot_failed"] == ["error"]
     assert [answer.message for answer in answers] == ["the snapshot failed: the state of partition 0 is damaged here"]
     assert answers[0].fields["retry_after"] == FAILED_S
     assert (bench.taking.progress(), bench.taking.failed) == (None, 1)
