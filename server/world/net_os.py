@@ -22,7 +22,7 @@ from ports.clock import Clock
 from ports.invariant import InvariantViolated
 from ports.net import Buffer, Connection, ConnectionHandler, ConnectionLimits
 from ports.seldom import Seldom
-from server.world.accepting import CLOSE_S, Port, keep_alive
+from server.world.accepting import CLOSE_S, Port, keep_alive, why_not
 from server.world.addresses import names_in, split_address
 from server.world.crowd import Crowd
 from server.world.unread import SLICE_BYTES, Unread, passed_on_by, sliced
@@ -427,7 +427,7 @@ class AsyncioNetwork:
         try:
             found = await bound.bind(host, port, BACKLOG)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {address}: {error.strerror or error}", path="address") from error
+            raise ConfigError(f"cannot listen on {address}: {why_not(error)}", path="address") from error
         return AsyncioListener(bound, found, crowd.open)
 
     async def dial(
