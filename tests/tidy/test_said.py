@@ -157,7 +157,7 @@ def test_a_picture_can_be_drawn(page: Path) -> None:
 
 
 def test_the_options_of_spark_are_those_of_the_page() -> None:
-    page = (ROOT / "docs" / "spark.md").read_text().partition("## For who knows Kafka")[0]
+    page = (ROOT / "docs" / "spark.md").read_text().partition("## If you know Kafka")[0]
     rows = {
         each for row in re.findall(r"^\| (`[a-zA-Z`, ]+) \|", page, re.MULTILINE) for each in re.findall(r"\w+", row)
     }

@@ -35,7 +35,8 @@ def clients_know(world: Machines) -> None:
 def begin(world: Machines) -> None:
     """Three nodes that serve, by "A cluster of three machines"."""
     world.paste(block("logboom certs --dir tls"))
-    http = block("http_address", "toml")
+    own, http = block("http_address", "toml").splitlines(keepends=True)
+    assert own == 'id = "n1"\n'
     for node in NODES:
         world.configure(node, more=http.replace("10.0.0.1", f"10.0.0.{node[1:]}"))
         assert "configuration is fine" in world.paste(f"logboom node --config {node}.toml --check")
