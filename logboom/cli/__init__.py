@@ -95,9 +95,11 @@ class _Lazy(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = "" if ctx.resilient_parsing else args[0]
         if word in SUBMITTED:
-            raise click.UsageError(f"{word!r} is submitted: `logboom submit -p PARTITION {SUBMITTED[word]} ...`", ctx)
+            raise click.UsageError(
+                f"no such command {word!r}: `logboom submit -p PARTITION {SUBMITTED[word]} ...` does that", ctx
+            )
         if word in FOLLOWED:
-            raise click.UsageError(f"there is no {word!r}: `logboom tail -p PARTITION --follow` follows a log", ctx)
+            raise click.UsageError(f"no such command {word!r}: `logboom tail -p PARTITION --follow` follows a log", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -41,7 +41,7 @@ FINE: Final = frozenset((Status.OK, Status.UNKNOWN_RESULT, Status.OTHERWISE, Sta
 """What is not refused."""
 FINE_NAMES: Final = frozenset(status.name.lower() for status in FINE)
 AS_RECORD: Final = (
-    "is a log: it keeps commands as records, which `logboom tail` shows, and `logboom get` finds nothing there; "
+    "is a log: it keeps commands as records, which `logboom tail` shows, and has no keys to get; "
     "`record PAYLOAD [KEY]`, or --raw, submits a payload"
 )
 
