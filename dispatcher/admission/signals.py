@@ -18,6 +18,7 @@ from logboom.types import PartitionId
 from logboom.wire import Kind, encode
 from ports.offload import Offload
 from ports.seldom import Seldom
+from ports.telling import tellable
 
 log = structlog.get_logger(__name__)
 
@@ -147,7 +148,7 @@ def ask(signals: Mapping[str, Signal], view: NodeView) -> Said:
                 else {p: _verdict(name, each) for p, each in read.items() if p in partitions}
             )
         except BaseException as error:  # noqa: BLE001 - a user's code: it is told of, and counted; others are asked
-            failed[name] = repr(error)
+            failed[name] = tellable(error)
             closed = Verdict(name, 1.0) if getattr(signal, "fails_closed", False) else None
             verdicts = {None: closed} if signal.scope == "node" else dict.fromkeys(partitions, closed)
         for key, verdict in verdicts.items():
