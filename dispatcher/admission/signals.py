@@ -221,6 +221,9 @@ class Signals:
 
     def start(self) -> None:
         """Ask, and again when that is answered."""
+        self._tick()
+
+    def _tick(self) -> None:
         if self._signals and not self._closed:
             try:
                 view = self._view(self._some())
@@ -230,7 +233,7 @@ class Signals:
             self._offload.submit(lambda: ask(self._signals, view), self._answered)
 
     def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._every_s, self.start)
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._tick)
 
     def _some(self) -> Sequence[PartitionId]:
         """The next partitions, from where the last look ended; none if no signal looks at any."""

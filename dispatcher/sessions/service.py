@@ -54,7 +54,7 @@ FEATURES: Final = ("ack", "log_scan", "keys_in_body", KV_TXN, PARTITION_SETTINGS
 more keys than its header has room for; which partitions there are as of an index."""
 EFFECTIVE: Final = (Kind.SUBMITTED, Kind.ADMIN_REPLY)
 """Answers to what has been done already."""
-EXPIRE_S: Final = 0.02
+TICK_S: Final = 0.02
 LOOK_S: Final = 0.5
 """Between two looks at the rules."""
 CUT_S: Final = 1.0
@@ -114,13 +114,16 @@ class ClientService:
 
     def start(self) -> None:
         """Begin to expire barriers, and to look at the rules."""
+        self._tick()
+
+    def _tick(self) -> None:
         try:
             now = self.backend.clock.monotonic()
             self.backend.barriers.expire(now)
             self._sending_away.look(now, self.backend.leaderless, self.sessions)
             self._renew()
         finally:  # whatever goes wrong: the next deadline comes
-            self._timer = asyncio.get_running_loop().call_later(EXPIRE_S, self.start)
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _renew(self) -> None:
         """Look at the rules, now and then, off the loop: there may be many."""
