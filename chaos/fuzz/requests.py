@@ -29,7 +29,8 @@ from dispatcher.pipeline.freshness import INDICES, Freshness
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from dispatcher.sessions.answering import Answering
-from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
 from dispatcher.sessions.waits import Waits
 from logboom.access import Right, Rule, Rules
 from logboom.certs import Renewed

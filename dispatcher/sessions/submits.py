@@ -25,7 +25,8 @@ from ports.clock import Clock
 from ports.invariant import InvariantViolated
 
 if TYPE_CHECKING:
-    from dispatcher.sessions.service import ClientService, Session
+    from dispatcher.sessions.service import ClientService
+    from dispatcher.sessions.session import Session
 
 log = structlog.get_logger(__name__)
 

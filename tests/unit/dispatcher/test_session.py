@@ -17,7 +17,8 @@ from dispatcher.reading.reads import keys_of
 from dispatcher.requests import relevant as relevant_module
 from dispatcher.requests.relevant import FIELDS, relevant
 from dispatcher.sessions.looks import Looks
-from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
 from dispatcher.sessions.session_counts import SessionCounts
 from dispatcher.sessions.submits import TURN_S, OneATurn
 from logboom.errors import InvalidRequest

@@ -11,7 +11,8 @@ from dispatcher.barriers.goals import Want
 from dispatcher.pipeline.backend import Backend
 from dispatcher.sessions import members
 from dispatcher.sessions.looks import Looks
-from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
 from dispatcher.sessions.session_counts import SessionCounts
 from logboom.errors import IncompatibleVersion, InvalidRequest, NotLeader, QuotaExceeded, Unavailable
 from logboom.settings import Settings

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.requests.requests import SubmitRequest
-from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
 from dispatcher.sessions.submits import TURN_S
 from logboom.errors import LogboomError, Overloaded, Unavailable
 from logboom.records import RecordBlock
