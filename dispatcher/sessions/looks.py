@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from dispatcher.sessions.submits import SHARE_S, TURN_S
+from dispatcher.sessions.turns import SHARE_S, TURN_S
 from ports.clock import Clock
 
 REST: Final = 4

@@ -20,7 +20,7 @@ from dispatcher.sessions.sending_away import SendingAway
 from dispatcher.sessions.session import Session
 from dispatcher.sessions.session_counts import SessionCounts
 from dispatcher.sessions.status import status
-from dispatcher.sessions.submits import OneATurn, Turns
+from dispatcher.sessions.turns import OneATurn, Turns
 from logboom.access import Right, Rules
 from logboom.certs import Renewed
 from logboom.errors import PermissionDenied

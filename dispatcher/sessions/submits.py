@@ -1,17 +1,14 @@
 """The submits of one connection: how many are under way, which of them wait; a brake for those that are refused.
 
 Refusing costs less than admitting, and not nothing: a connection that goes on asking what is refused is not read for
-a while, so that what it sends stays with whoever sends it, and the node's time goes to what is admitted. And however
-many connections have something to say at once, or to wait for, the node's other work, heartbeats above all, has its
-turn between.
+a while, so that what it sends stays with whoever sends it, and the node's time goes to what is admitted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict, deque
-from functools import cached_property
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -21,7 +18,6 @@ from dispatcher.requests.requests import SubmitReply, encode_reply, parse_submit
 from dispatcher.requests.tracing import begin
 from logboom.errors import LogboomError, Overloaded, QuotaExceeded
 from logboom.wire import Frame, Kind
-from ports.clock import Clock
 from ports.invariant import InvariantViolated
 
 if TYPE_CHECKING:
@@ -34,64 +30,6 @@ REQUESTS_MAX: Final = 4096
 """Requests under way per connection."""
 HELD: Final = "held"
 REFUSED: Final = "refused"
-TURN_S: Final = 0.01
-"""So much of one turn of the loop requests of all connections take; others wait for the next."""
-SHARE_S: Final = TURN_S / 10
-"""Connections that hold something back take turns, for so long each, or for one frame that takes longer."""
-
-
-class Turns:
-    """How long this turn of the loop has been spent on submits, and whose turn is next. One for all connections."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until: float | None = None
-        self._waiting: deque[Submits] = deque()
-        self.now = 0.0
-        """When ``is_over`` was asked last."""
-
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def is_over(self) -> bool:
-        """Whatever comes now has to wait."""
-        now = self.now = self._clock.monotonic()
-        if self._until is None:
-            self._until = now + TURN_S
-            self._loop.call_soon(self._next)
-        return now >= self._until
-
-    def enqueue(self, submits: Submits) -> None:
-        """It has something held back."""
-        self._waiting.append(submits)
-
-    def _next(self) -> None:
-        self._until = None
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, deque()
-        while waiting and not self.is_over():
-            submits, until = waiting.popleft(), self.now + SHARE_S
-            more = submits.one_held()
-            while more and not self.is_over() and self.now < until:
-                more = submits.one_held()
-            if more:
-                waiting.append(submits)
-        self._waiting = waiting
-
-
-class OneATurn:
-    """Of a crowd of tasks each turn of the loop has one, within the block."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def __aenter__(self) -> None:
-        await self._lock.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        asyncio.get_running_loop().call_soon(self._lock.release)
 
 
 class Held:

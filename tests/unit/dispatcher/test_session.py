@@ -20,7 +20,7 @@ from dispatcher.sessions.looks import Looks
 from dispatcher.sessions.service import ClientService
 from dispatcher.sessions.session import Session
 from dispatcher.sessions.session_counts import SessionCounts
-from dispatcher.sessions.submits import TURN_S, OneATurn
+from dispatcher.sessions.turns import TURN_S, OneATurn
 from logboom.errors import InvalidRequest
 from logboom.settings import NetSettings, Settings
 from logboom.types import KIB, MIB
