@@ -63,7 +63,7 @@ class OverAll:
         """Nobody waits for anything."""
         self._requests.clear()
 
-    def true(self, request_ids: list[int], where: Reached) -> list[int]:
+    def answered(self, request_ids: list[int], where: Reached) -> list[int]:
         """Those for whom that is the answer. Of the others each waits on, or is told why it has to be asked again."""
         if self._requests.keys().isdisjoint(request_ids):
             return request_ids

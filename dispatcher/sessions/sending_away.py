@@ -23,7 +23,7 @@ class Leaderless(Protocol):
 class Client(Protocol):
     """Who waits: the session."""
 
-    def leaderless(self, most: int) -> int:
+    def send_away(self, most: int) -> int:
         """See Waits."""
         ...
 
@@ -40,7 +40,7 @@ class SendingAway:
             return
         left = SLICE
         for client in list(clients):
-            left -= client.leaderless(left)
+            left -= client.send_away(left)
             if left <= 0:
                 return
         self._next = now + AWAY_S

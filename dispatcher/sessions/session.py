@@ -17,6 +17,7 @@ from dispatcher.requests.relevant import relevant
 from dispatcher.requests.tracing import begin
 from dispatcher.sessions import permits
 from dispatcher.sessions.answering import Answering
+from dispatcher.sessions.named import Named
 from dispatcher.sessions.submits import Submits
 from dispatcher.sessions.waits import Waits
 from logboom.access import Grants, Rules
@@ -31,7 +32,7 @@ from logboom.errors import (
     Unauthenticated,
 )
 from logboom.settings import Settings
-from logboom.types import KV_TXN, PARTITION_SETTINGS, PartitionId
+from logboom.types import KV_TXN, PARTITION_SETTINGS
 from logboom.wire import PROTOCOL_VERSION, REPLY_BYTES_MAX, Buffer, Frame, Kind, encode, shown
 from ports.net import Connection
 
@@ -67,17 +68,18 @@ class Session:
         self._grants: Grants | None = None
         """What this client may do; None: everything."""
         self._open = True
-        self._waits = Waits(self._backend, self, later=partial(service.looks.later, whose=self._principal))
+        self._named = Named(self._backend)
+        self._waits = Waits(self._backend, self, self._named, later=partial(service.looks.later, whose=self._principal))
         self._streams = Streams(
             service.backend,
             reply=self.reply,
             fail=self.fail,
             congested=lambda: self.connection.congested,
-            partitions=self._settled_partitions,
+            partitions=self._named.shown,
             pace=self._reads,
         )
         self.submits = Submits(self, service)
-        self.answering = Answering(self, service, partitions=self._settled_partitions, pace=self._reads)
+        self.answering = Answering(self, service, partitions=self._named.shown, pace=self._reads)
         self._pace: Pace | None = None
         self._reply_bytes_max = min(REPLY_BYTES_MAX, 2 * service.settings.net.client_send_buffer_bytes)
         """The second: a connection whose send buffer has more than twice its bound is cut as a slow reader."""
@@ -285,11 +287,6 @@ class Session:
         else:
             self.answering.get(frame, deadline)
 
-    def _settled_partitions(self, header: dict[str, Any]) -> Sequence[PartitionId]:
-        partitions = self._waits.whole(header)
-        self._waits.recovered(partitions)
-        return partitions
-
     def _barrier(self, frame: Frame, deadline: float) -> None:
         tracer = self._service.tracer
         trace = None if tracer is None else begin(tracer, "barrier", frame, self.remote)
@@ -300,9 +297,9 @@ class Session:
                 trace.end(error)
             raise
 
-    def leaderless(self, most: int) -> int:
+    def send_away(self, most: int) -> int:
         """See Waits."""
-        return self._waits.leaderless(most)
+        return self._waits.send_away(most)
 
     def reached(self) -> None:
         """A barrier of this client's has been."""

@@ -282,7 +282,7 @@ class TestOneWrite:
 
         monkeypatch.setattr(waits_module, "Alike", counted)
         world = World()
-        others = [Waits(cast("Any", world), world) for _ in range(4)]
+        others = [Waits(cast("Any", world), world, world.named) for _ in range(4)]
         for number, waits in enumerate([world.waits, *others]):
             world.waits = waits
             world.ask(Kind.BARRIER, self.HEADER, 10 + number)

@@ -121,7 +121,7 @@ class TestBeforeItHasRecovered:
         """One that is created while they are watched begins later."""
         world, hidden = World(), {B}
         world.recovered = lambda partitions=None: not hidden & set(partitions or hidden)  # type: ignore[method-assign]
-        world.waits.recovered = lambda _: None  # type: ignore[method-assign]
+        world.named.check_shown = lambda _: None  # type: ignore[method-assign]
         world.ask(Kind.WATCH, {})
         assert shown(world) == {p for p in world.partition_ids() if p != B}
         hidden.clear()
