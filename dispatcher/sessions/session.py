@@ -18,6 +18,7 @@ from dispatcher.requests.tracing import begin
 from dispatcher.sessions import permits
 from dispatcher.sessions.answering import Answering
 from dispatcher.sessions.named import Named
+from dispatcher.sessions.principals import all_names, first_name
 from dispatcher.sessions.submits import Submits
 from dispatcher.sessions.waits import Waits
 from logboom.access import Grants, Rules
@@ -186,13 +187,12 @@ class Session:
 
     def _principal(self) -> Hashable:
         """Who its waiters are counted for: the names in its certificate; without one, the connection."""
-        return ", ".join(sorted(self.connection.peer_identities)) or self._waits
+        return all_names(self.connection) or self._waits
 
     def _reads(self) -> Pace:
         """How fast the client may."""
         if self._pace is None:
-            names = sorted(self.connection.peer_identities)
-            self._pace = self._service.read_rates.enter(names[0] if names else "")
+            self._pace = self._service.read_rates.enter(first_name(self.connection) or "")
         return self._pace
 
     # -- requests

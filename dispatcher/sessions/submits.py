@@ -16,6 +16,7 @@ import structlog
 from dispatcher.admission.lanes import Waiting
 from dispatcher.requests.requests import SubmitReply, encode_reply, parse_submit
 from dispatcher.requests.tracing import begin
+from dispatcher.sessions.principals import first_name
 from logboom.errors import LogboomError, Overloaded, QuotaExceeded
 from logboom.wire import Frame, Kind
 from ports.invariant import InvariantViolated
@@ -188,8 +189,8 @@ class Submits:
 
     def _name(self) -> str:
         """Whose share of what is scarce these count for: of all who have that certificate, or of this connection."""
-        names = sorted(self._session.connection.peer_identities)
-        return names[0] if names else f"{self._service.backend.node_id}#{next(self._service.strangers)}"
+        name = first_name(self._session.connection)
+        return name if name is not None else f"{self._service.backend.node_id}#{next(self._service.strangers)}"
 
     def cancel(self, request_id: int) -> None:
         """It is given up if it still waits for admission; else it runs on."""
