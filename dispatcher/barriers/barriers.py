@@ -37,11 +37,10 @@ Seen = dict[tuple[PartitionId, ...], Reached]
 class Barriers:
     """All waiters of one node. ``frontier`` tells how far a partition is at a level."""
 
-    def __init__(self, settings: BarrierSettings, watermarks: Watermarks, others: Frontiers | None = None) -> None:
-        """``others``: what other nodes say; without it only scope ``node`` can be waited for."""
+    def __init__(self, settings: BarrierSettings, watermarks: Watermarks) -> None:
         self._settings = settings
         self._watermarks = watermarks
-        self.others = others if others is not None else Frontiers()
+        self.others = Frontiers()
         self.others.moved = self._others_moved
         self._goals: dict[Want, Goal] = {}
         self._heaps: dict[PartitionId, dict[Key, Heap]] = {}
@@ -67,8 +66,6 @@ class Barriers:
         """Partitions in a state that may block, as those who wait were told."""
         self.leads = False
         """This node does: who waits for leaders may ask it, and what it takes no writes for gets none."""
-        self.reached = self.timed_out = self.blocked = 0
-        """How many were, since the start."""
         watermarks.listen(self._on_watermark)
 
     def __len__(self) -> int:
@@ -107,12 +104,10 @@ class Barriers:
             check_limits(want, self._settings, self._commit, seconds=deadline - now)
         goal = self._goals.get(want) or self._goal(want)
         if goal.met:
-            self.reached += 1
             done(self._where(want))
             return None
         stuck = {} if wait_blocked else self._stuck(goal)
         if stuck:
-            self.blocked += 1
             done(blocked(want, stuck, self._where(want)))
             return None
         self._quotas.check(client, principal, goal, own=own, told=told, reading=reading)
@@ -281,7 +276,6 @@ class Barriers:
                 if goal.possible_without(len(behind)):  # it is there, and its turn has not come yet
                     self._meet(goal)
                 else:
-                    self.timed_out += 1
                     self._finish(waiter, timed_out(want, behind, self._where(want, gone=goal.gone)))
         self.answers.go()
 
@@ -352,7 +346,6 @@ class Barriers:
             self._quotas.remove(waiter)
             if waiter.leading:
                 self._leading.pop(waiter, None)
-        self.reached += len(waiters)
         self._left(goal, len(waiters))
         self.answers.add(waiters, where)
 
@@ -424,7 +417,6 @@ class Barriers:
             error = blocked(goal.want, stuck, self._where(goal.want, gone=goal.gone))
             for waiter in impatient:
                 if waiter.done is not None:
-                    self.blocked += 1
                     self._finish(waiter, error)
 
     def _stuck(self, goal: Goal) -> dict[PartitionId, str]:
