@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from dispatcher.barriers.answers import SLICE, Answers
-from dispatcher.barriers.frontiers import Frontiers, holds_up
+from dispatcher.barriers.frontiers import BLOCKED_STATES, Frontiers, holds_up
 from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out
 from dispatcher.barriers.limits import check, check_limits
 from dispatcher.barriers.watermarks import Watermarks
@@ -23,7 +23,6 @@ from logboom.errors import LogboomError
 from logboom.settings import BarrierSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
 
-BLOCKED_STATES: Final = frozenset(("paused", "damaged", "lost"))
 NOTICED_STATES: Final = BLOCKED_STATES | {"frozen"}
 CLUSTER: Final = frozenset((Scope.QUORUM, Scope.ALL))
 DEAD_KEPT: Final = 64
@@ -54,9 +53,9 @@ class Barriers:
         self._quotas = Quotas(settings)
         self._tie = itertools.count()
         self._entries = 0
-        """Of all heaps of goals,"""
+        """In all heaps of goals."""
         self._dead = 0
-        """and how many of them, and of the deadlines, nobody waits for any more; never less."""
+        """Of those entries, and of the deadlines, how many nobody waits for any more; never less than there are."""
         self._commit = GlobalLogIndex(0)
         self._durable: dict[PartitionId, GlobalLogIndex] = {}
         self._snapshotted: dict[PartitionId, GlobalLogIndex] = {}
@@ -113,7 +112,19 @@ class Barriers:
         self._quotas.check(client, principal, goal, own=own, told=told, reading=reading)
         if goal.over and want.reach in CLUSTER:
             self.others.want(want)
-        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number, told, reading)
+        waiter = Waiter(
+            client,
+            principal,
+            goal,
+            deadline,
+            wait_blocked=wait_blocked,
+            leading=leading,
+            done=done,
+            together=together,
+            number=number,
+            told=told,
+            reading=reading,
+        )
         if goal.over:
             self._begin(goal)
         goal.waiters[waiter] = None
@@ -267,21 +278,20 @@ class Barriers:
                 del self._heaps[partition_id]
         self.answers.go()
 
+    # -- leaving
+
     def expire(self, now: float) -> None:
         """Answer those whose time is up."""
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].done is None):
             waiter = heapq.heappop(self._deadlines)[2]
             if waiter.waits:
-                goal, want, behind = waiter.goal, waiter.goal.want, self._behind(waiter.goal)
+                goal, want = waiter.goal, waiter.goal.want
+                behind = sorted(p for p in goal.behind if self._short(goal, p))
                 if goal.possible_without(len(behind)):  # it is there, and its turn has not come yet
                     self._meet(goal)
                 else:
                     self._finish(waiter, timed_out(want, behind, self._where(want, gone=goal.gone)))
         self.answers.go()
-
-    def _behind(self, goal: Goal) -> list[PartitionId]:
-        """Those of its partitions that are not there, whoever is there and has yet to have his turn."""
-        return sorted(p for p in goal.behind if self._short(goal, p))
 
     def _short(self, goal: Goal, partition_id: PartitionId) -> bool:
         return self.frontier(partition_id, goal.want.level, goal.want.reach) < goal.targets[partition_id]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from dispatcher.barriers.watermarks import to_row
@@ -107,14 +107,15 @@ class Waiter:
     principal: Hashable
     goal: Goal
     deadline: float
+    _: KW_ONLY
     wait_blocked: bool
     leading: bool
     """To be told as soon as this node no longer leads."""
     done: Done | None
     together: Together | None = None
-    """In place of ``done``, when it is reached: equal for all of a client's,"""
+    """Called in place of ``done`` when it is reached; the same for all waiters of a client."""
     number: int = 0
-    """which knows it by this."""
+    """By which ``together`` knows it."""
     told: bool = False
     """How far each partition is, too, which is kept for it alone."""
     reading: bool = False
