@@ -23,7 +23,7 @@ from ports.invariant import InvariantViolated, invariant
 OPERATOR: Final = "operator"
 SIGNALS: Final = "signals"
 NOTHING: Final = Use()
-"""Of a principal that holds nothing."""
+"""What a principal that holds nothing has taken."""
 GOLDEN: Final = 0.618033988749895
 JITTER: Final = 0.25
 
@@ -48,7 +48,7 @@ class Ticket:
 
 
 class Admission:
-    """All gates of one node."""
+    """All gates of one node: a request takes of every one of them, or of none."""
 
     def __init__(self, settings: AdmissionSettings, partitions: Sequence[PartitionId]) -> None:
         self._settings = settings
@@ -170,7 +170,7 @@ class Admission:
     # -- keeping back
 
     def reserve(self, refusal: Refusal, parts: Parts, number: int) -> bool:
-        """Of all that is given back at the gate that refuses a waiting request half is kept for it, until it fits.
+        """Keep half of all that is given back at the gate that refuses a waiting request for it, until it fits.
 
         Or for one that came before it. False: something else than a budget is in its way.
         """
@@ -185,7 +185,7 @@ class Admission:
         return True
 
     def keep_no_more(self, partition_id: PartitionId | None, number: int) -> None:
-        """Of that gate for this request."""
+        """That gate is to keep nothing back for this request any more."""
         gate = self._node if partition_id is None else self._gates.get(partition_id)
         if gate is not None and gate.reservation is not None and gate.reservation.number == number:
             gate.reservation = None
@@ -325,7 +325,7 @@ class Admission:
         return gate.operations, gate.nbytes
 
     def gate(self, partition_id: PartitionId | None = None) -> Gate:
-        """Of a partition or the node."""
+        """The gate of a partition or, without one, of the node."""
         return self._node if partition_id is None else self._gates[partition_id]
 
     def delay(self, parts: Parts, now: float) -> float:
@@ -342,11 +342,11 @@ class Admission:
 
     @property
     def withheld(self) -> Verdict | None:
-        """Of the node's budgets, and why."""
+        """How much of the node's budgets is withheld, and why; None: nothing."""
         return self._node.verdict
 
     def judged(self) -> Iterator[tuple[PartitionId | None, Verdict]]:
-        """Of what something is withheld now, and why."""
+        """Partitions (None: the node) of whose budgets something is withheld now, and why."""
         for gate in (self._node, *self._gates.values()):
             if gate.verdict is not None:
                 yield gate.partition_id, gate.verdict

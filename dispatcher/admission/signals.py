@@ -23,13 +23,13 @@ from ports.telling import tellable
 log = structlog.get_logger(__name__)
 
 PARTITIONS_LOOKED_AT: Final = 1024
-"""At a time, in turn: a look costs the same however many there are."""
+"""Partitions that signals are shown at a time, in turn: a look costs the same however many there are."""
 MEMORY_FROM: Final = 0.75
 MEMORY_IDLE: Final = 0.9
-"""With nothing under way refusing frees nothing: LMDB keeps its pages for the next time, the C library what was freed.
-A little has to go on, or nothing ever would again,"""
+"""With nothing under way memory withholds no more than this: a little has to go on, or nothing ever would again.
+Refusing frees nothing then: LMDB keeps its pages for the next time, the C library what was freed."""
 MEMORY_TOO_MUCH: Final = 1.25
-"""up to so much of what there may be."""
+"""With so many times of what there may be everything is withheld, whatever is under way."""
 LAG_FROM: Final = 0.5
 
 

@@ -73,7 +73,7 @@ class Goal:
     """Partitions that were destroyed meanwhile."""
     waiters: dict[Waiter, None] = field(default_factory=dict)
     bearer: Waiter | None = None
-    """Of them, the one for whom its targets count."""
+    """The waiter for whom its targets count, in ``Quotas``."""
 
     @property
     def over(self) -> bool:
@@ -121,7 +121,7 @@ class Waiter:
     reading: bool = False
     """A read of what is committed, which has places of its own."""
     targets: int = 0
-    """So many count for it."""
+    """So many targets count for it, in ``Quotas``."""
 
     @property
     def waits(self) -> bool:
@@ -154,7 +154,7 @@ class Quotas:
         return self._count
 
     def of(self, client: Hashable) -> list[Waiter]:
-        """All of a client's."""
+        """All waiters of a client."""
         return list(self._clients.get(client, ()))
 
     def check(

@@ -28,7 +28,7 @@ Value = str | int | float | bool
 
 
 class Span(NamedTuple):
-    """One that has ended. Ids are lower-case hex, times nanoseconds since 1970."""
+    """A span that has ended. Ids are lower-case hex, times nanoseconds since 1970."""
 
     name: str
     trace_id: str
@@ -41,7 +41,7 @@ class Span(NamedTuple):
     error: str | None
     """A code of ``logboom.errors``."""
     linked: bool
-    """To its parent, which may have ended long before it began."""
+    """It links to its parent, which may have ended long before it began."""
 
 
 class Parent(NamedTuple):

@@ -58,7 +58,7 @@ class Client(Protocol):
 
 
 class Service(Protocol):
-    """Of all clients of the node."""
+    """What the sessions of a node share, as far as it is needed."""
 
     backend: Backend
     settings: Settings
@@ -71,7 +71,7 @@ class Service(Protocol):
 
 
 class Answering:
-    """One connection's."""
+    """The requests of one connection that are being answered, each by a task."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Answering:
         self._pace = pace
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._held_bytes = 0
-        """Of the frames that they answer, which are held as long as they take: together as large as one may be."""
+        """Bytes of the frames that they answer, held as long as that takes: together as large as one may be."""
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._one_piece = asyncio.Lock()
 

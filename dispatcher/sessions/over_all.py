@@ -34,7 +34,10 @@ class Request(NamedTuple):
 
 
 class OverAll:
-    """One connection's. ``goes_on``: this waiter is a request's from now on; ``done``: what a request comes to."""
+    """Barriers of one connection over all partitions.
+
+    ``goes_on``: this waiter is a request's from now on; ``done``: what a request comes to.
+    """
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class Client(Protocol):
 
 
 class SendingAway:
-    """Of one node."""
+    """Has the sessions of one node send their clients away, a slice of them at a time."""
 
     def __init__(self) -> None:
         self._next = 0.0

@@ -66,7 +66,7 @@ class Held:
         return came, frame
 
     def forget(self, request_id: int) -> None:
-        """All of that request, whatever else there is."""
+        """Take all frames of that request off."""
         for number in self._of.pop(request_id, ()):
             del self._frames[number]
 
@@ -77,7 +77,7 @@ class Held:
 
 
 class Submits:
-    """One session's."""
+    """The submits of one session, and whatever else of it has to wait for its turn."""
 
     def __init__(self, session: Session, service: ClientService) -> None:
         self._session = session

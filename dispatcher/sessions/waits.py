@@ -34,7 +34,7 @@ Half of them for one principal."""
 ELSEWHERE_S: Final = 1.5
 """With so much time left a client that is told that a barrier is not reached asks again; with a second, no more."""
 ROWS_OF_ONE: Final = 32
-"""Partitions of an answer that are as much work as an answer."""
+"""So many partitions in an answer are as much work as one more answer."""
 RETRY_AFTER_S: Final = 0.1
 
 
@@ -69,7 +69,7 @@ class Replies(Protocol):
 
 
 class Waits:
-    """One connection's."""
+    """What one connection waits for and watches."""
 
     def __init__(self, backend: Backend, replies: Replies, named: Named, *, later: Later = on_the_loop) -> None:
         self._backend = backend
@@ -80,7 +80,7 @@ class Waits:
         self._traces: dict[int, Trace] = {}
         self._over_all = OverAll(backend, goes_on=self._goes_on, done=self._done)
         self._together = self._all_reached
-        """One for all waiters, who are told apart by it from those of others."""
+        """One object for all of its waiters: they are told apart by it from those of other connections."""
         self._progress: dict[int, _Progress] = {}
         self._watches: dict[int, Watch] = {}
         self._watched_as: Hashable = None
@@ -215,7 +215,7 @@ class Waits:
                 trace.end(answer)
 
     def _enough(self, want: Want, *, patient: bool) -> Want:
-        """Of some that may be shown and some that may not yet: without the latter, where the others are enough.
+        """Without the partitions that may not be shown yet, where the others are enough.
 
         They are if they are there, or if what is hidden stands still; ``patient``: it may go on.
         """
