@@ -52,12 +52,22 @@ class Admission:
 
     def __init__(self, settings: AdmissionSettings, partitions: Sequence[PartitionId]) -> None:
         self._settings = settings
-        age, node_age = settings.partition_age_ms / 1000, settings.node_age_ms / 1000
         self._limits = Limits(
-            "partition", settings.partition_ops, settings.partition_bytes, settings.partition_batches, age
+            scope="partition",
+            operations=settings.partition_ops,
+            nbytes=settings.partition_bytes,
+            batches=settings.partition_batches,
+            age_s=settings.partition_age_ms / 1000,
         )
         self._gates = {p: Gate(self._limits, p) for p in partitions}
-        self._node = Gate(Limits("node", settings.node_ops, settings.node_bytes, settings.node_batches, node_age), None)
+        of_node = Limits(
+            scope="node",
+            operations=settings.node_ops,
+            nbytes=settings.node_bytes,
+            batches=settings.node_batches,
+            age_s=settings.node_age_ms / 1000,
+        )
+        self._node = Gate(of_node, None)
         self._shares: dict[tuple[str, PartitionId | None], Use] = {}
         """By principal and partition (None: the node); only of those who hold something."""
         share = settings.fair_share_percent / 100

@@ -108,7 +108,8 @@ class Pace:
         self._binds = True
         used = round(self.per_s * (owed.whole + cost) / BURST_S)
         share_of = principal if owed.of(principal) else None
-        return Refusal(GATE, None, used, round(self.per_s), wait, share_of, now + wait)
+        most = round(self.per_s)
+        return Refusal(GATE, None, used, most, retry_after=wait, share_of=share_of, opens_at=now + wait)
 
     def exempts(self, parts: Parts, principal: str) -> bool:
         """It slows this one down by nothing: nobody whom it holds back does either."""

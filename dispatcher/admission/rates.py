@@ -136,7 +136,7 @@ class Rates:
         for bound in self._of_principals if principal else ():
             owed = max(0.0, self._paid_at.get((bound.gate, principal), now) - now)
             if (wait := beyond(owed, bound.least, self._burst_s)) > 0:
-                return self._refused(bound, None, owed + bound.cost(parts), now, wait, principal)
+                return self._refused(bound, None, owed=owed + bound.cost(parts), wait=wait, now=now, share_of=principal)
         for bound in self._of_partitions:
             for part in parts:
                 refusal = self._at_partition(bound, part[0], bound.cost([part]), now, principal)
@@ -155,7 +155,8 @@ class Rates:
         if max(wait, share) <= 0:
             return None
         share_of = principal if wait <= 0 and owed.of(principal) else None
-        return self._refused(bound, partition_id, owed.whole + cost, now, max(wait, share), share_of)
+        wait = max(wait, share)
+        return self._refused(bound, partition_id, owed=owed.whole + cost, wait=wait, now=now, share_of=share_of)
 
     def take(self, parts: Parts, now: float, principal: str) -> None:
         """It was admitted."""
@@ -188,13 +189,15 @@ class Rates:
         self,
         bound: Bound,
         partition_id: PartitionId | None,
+        *,
         owed: float,
-        now: float,
         wait: float,
+        now: float,
         share_of: str | None,
     ) -> Refusal:
         used = round(bound.per_s * owed / self._burst_s)  # a second, over the burst's time, if it were let in
-        return Refusal(bound.gate, partition_id, used, bound.per_s, wait, share_of, now + wait)
+        most = bound.per_s
+        return Refusal(bound.gate, partition_id, used, most, retry_after=wait, share_of=share_of, opens_at=now + wait)
 
 
 def beyond(owed: float, room: float, burst_s: float) -> float:
