@@ -36,6 +36,7 @@ from logboom.settings import Settings
 from logboom.types import KV_TXN, PARTITION_SETTINGS
 from logboom.wire import PROTOCOL_VERSION, REPLY_BYTES_MAX, Buffer, Frame, Kind, encode, shown
 from ports.net import Connection
+from ports.telling import tellable
 
 if TYPE_CHECKING:
     from dispatcher.sessions.service import ClientService
@@ -170,14 +171,16 @@ class Session:
     def fail(self, request_id: int, error: LogboomError) -> None:
         """An ERROR frame."""
         self._service.counts.failed(error)
-        log.debug("request_refused", remote=self.remote, request_id=request_id, code=error.code, error=error.message)
+        said: object = error.message
+        message = said if isinstance(said, str) else tellable(error)
+        log.debug("request_refused", remote=self.remote, request_id=request_id, code=error.code, error=message)
         if not self._open:
             return
         try:
             frame = encode(Kind.ERROR, error.to_wire(), request_id=request_id, frame_bytes_max=self._reply_bytes_max)
         except Exception:  # noqa: BLE001 - one of a user's machine may hold anything
-            message = f"{error.message!s:.500}".encode(errors="replace").decode()
-            short = {"code": error.code, "message": message, "outcome": error.outcome, "fields": {}}
+            short_message = f"{message:.500}".encode(errors="replace").decode()
+            short = {"code": error.code, "message": short_message, "outcome": error.outcome, "fields": {}}
             frame = encode(Kind.ERROR, short, request_id=request_id)
         self.connection.send(frame)
 

@@ -302,6 +302,19 @@ async def test_an_error_that_cannot_be_sent_as_it_is_is_told_without_what_it_hol
     assert len(second["message"]) < KIB
 
 
+async def test_so_is_one_whose_message_has_no_text() -> None:
+    """What raises where it is shown raised where the answer was made: there was none."""
+
+    class Entry:
+        def __repr__(self) -> str:
+            raise AttributeError("gone")
+
+    connection, message = Heard(), cast(Any, Entry())
+    opened(connection).fail(1, InvalidRequest(message))
+    [frame] = connection.frames
+    assert (frame.header["code"], frame.header["message"]) == ("invalid_request", "InvalidRequest")
+
+
 @pytest.mark.parametrize(
     ("header", "body", "found"),
     [
