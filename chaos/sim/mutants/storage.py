@@ -194,7 +194,7 @@ MUTANTS: Final = (
             Edit(KV + "checkpoint", "write(saving.state,", "write(late.state,"),
             Edit(
                 KV + "checkpoint",
-                "with self._lock:\n        self._saving = _Unsaved()\n",
+                "with self._lock:\n        self._saving = Unsaved()\n",
                 "with self._lock:\n        self._saving.nbytes = 0\n",
             ),
         ),

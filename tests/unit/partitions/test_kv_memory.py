@@ -17,8 +17,9 @@ from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv, kv_layers
-from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
+from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine
 from partitions.machines.kv_file import KvFile
+from partitions.machines.kv_unsaved import Unsaved
 from tests.unit.partitions.kv_world import position, read_and_saved_meanwhile
 
 KEYS = [b"k%02d" % k for k in range(40)]
@@ -297,15 +298,15 @@ class Between(KvMachine):
     turn: Callable[[], object] | None = None
 
     @property  # type: ignore[override]
-    def _saving(self) -> _Unsaved:
+    def _saving(self) -> Unsaved:
         if self.turn is not None and threading.current_thread() is threading.main_thread():
             turn, self.turn = self.turn, None
             turn()
-        found: _Unsaved = self.__dict__["saving"]
+        found: Unsaved = self.__dict__["saving"]
         return found
 
     @_saving.setter
-    def _saving(self, value: _Unsaved) -> None:
+    def _saving(self, value: Unsaved) -> None:
         self.__dict__["saving"] = value
 
 
