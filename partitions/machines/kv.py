@@ -55,7 +55,9 @@ class KvMachine:
         """For moving from one consistent view to the next; never held during I/O."""
         self._changes = Unsaved()
         self._saving = Unsaved()
-        """Older changes, on their way into the file."""
+        """Older changes, on their way into the file: where a checkpoint has failed, until one has not."""
+        self._saving_at: Position | None = None
+        """What they are of; None: there are none."""
         self._emptied = Emptied()
         """Of what is applied; for `apply` alone."""
         self._closed = False
@@ -75,7 +77,7 @@ class KvMachine:
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """See Machine."""
-        with self._lock:  # a checkpoint that fails puts back what it was saving
+        with self._lock:  # a checkpoint moves what it is to save
             layers = (self._changes, self._saving)
             emptied = self._emptied
         # What is emptied has to be told of every key that is put.
@@ -133,19 +135,18 @@ class KvMachine:
 
     def checkpoint(self) -> None:
         """See Machine."""
+        if self._saving_at is not None:
+            self._save(self._saving_at)  # the last one has failed: nothing newer may be saved in front of that
         with self._lock:
-            saving, position = self._changes, self._position
-            self._saving, self._changes = saving, Unsaved(saving.room)
-        try:
-            self._file.write(saving.state, saving.meta, position)
-        except BaseException:
-            with self._lock:  # nothing is lost, nothing is half there: as if it had not been tried
-                later, self._changes, self._saving = self._changes, saving, Unsaved()
-                later.settle()
-                saving.merge(later.state, later.meta)
-            raise
+            at, newer = self._position, Unsaved(self._changes.room)
+            self._saving, self._saving_at, self._changes = self._changes, at, newer
+        self._save(at)
+
+    def _save(self, at: Position) -> None:
+        """What is on its way. If it fails it stays there, read and counted as before: to put it back takes memory."""
+        self._file.write(self._saving.state, self._saving.meta, at)
         with self._lock:
-            self._saving = Unsaved()
+            self._saving, self._saving_at = Unsaved(), None
             self._emptied = Emptied()  # there is nothing to go through any more, and what is written need not be noted
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
@@ -257,7 +258,7 @@ class KvMachine:
         self._file.write(state, meta, position)
         # A power loss may undo the last transaction: let that be one that changes nothing.
         self._file.write({}, {}, position)
-        self._position, self._emptied = position, Emptied()
+        self._position, self._saving_at, self._emptied = position, None, Emptied()
 
     def close(self) -> None:
         """See Machine."""

@@ -310,8 +310,8 @@ class Between(KvMachine):
         self.__dict__["saving"] = value
 
 
-def test_what_a_failing_checkpoint_puts_back_is_never_hidden_from_apply(tmp_path: Path) -> None:
-    """Between two looks it could move from one place to the other: a sum began anew, on this node alone."""
+def test_what_a_failing_checkpoint_leaves_is_never_hidden_from_apply(tmp_path: Path) -> None:
+    """Between two looks it could be put back: a sum began anew, on this node alone."""
     machine = Between(KvFile(tmp_path, ApplySettings()))
     machine.apply([batch(1, [Add(b"n", 1)])], lambda _: (position(1), {}))
     begun, go_on = threading.Event(), threading.Event()
