@@ -24,7 +24,7 @@ from partitions.machines.kv_apply import LOADED_BYTES_MAX, OK, apply_blocks
 from partitions.machines.kv_dump import KvDump
 from partitions.machines.kv_layers import ENTRY_BYTES, Emptied, Layer, Range, in_range, merged
 from partitions.machines.kv_rows import ROWS_MIN, Puts, puts_of
-from partitions.machines.kv_unsaved import Missing, Unsaved
+from partitions.machines.kv_unsaved import HALF, Missing, Unsaved
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces, twice, unreadable_is_damage
 from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateView
@@ -121,7 +121,10 @@ class KvMachine:
             results, changed, ranges = apply_blocks(batches, load, within, has, loaded_bytes=self._loaded_bytes)
         position, meta = seal(results)
         with self._lock:
-            self._changes.merge(changed, meta)
+            try:
+                self._changes.merge(changed, meta)
+            except BaseException as error:
+                raise self._half(error) from error
             self._position = position
         _remember(emptied, ranges, changed)
         return results
@@ -129,9 +132,21 @@ class KvMachine:
     def _apply_puts(self, puts: Puts, results: Results, seal: Callable[[Results], Sealed]) -> Results:
         position, meta = seal(results)
         with self._lock:
-            self._changes.put(puts, meta)
+            state = None if self._changes.put(puts) else puts.layer()
+            try:
+                if state is None:
+                    self._changes.note(meta)
+                else:
+                    self._changes.merge(state, meta)
+            except BaseException as error:
+                raise self._half(error) from error
             self._position = position
         return results
+
+    def _half(self, error: BaseException) -> CorruptData:
+        """A part of a group is there: tried again it would count twice. Nobody sees or saves it. Under the lock."""
+        self._changes = HALF
+        return CorruptData(f"a group of batches was applied in part: {error!r}")
 
     def checkpoint(self) -> None:
         """See Machine."""
@@ -174,10 +189,10 @@ class KvMachine:
     ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
         """See Machine."""
         with self._lock:
-            file, position = self._file.view(), self._position
             self._settle()
             layers = (self._saving.keys, self._changes.keys)
             keys, changes = in_range(*layers, start=start, end=end, limit=limit)
+            file, position = self._file.view(), self._position
         rows: list[tuple[bytes, Value]] = []
         count = nbytes = 0
         with file:

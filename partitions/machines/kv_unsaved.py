@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NoReturn
 
+from logboom.errors import CorruptData
 from partitions.machines.kv_layers import ENTRY_BYTES, Layer, Ordered
 from partitions.machines.kv_rows import Puts, Rows, Stacked
 
@@ -81,28 +82,47 @@ class Unsaved:
             self._parts, self.keys = (None, state), Ordered(state)
 
     def merge(self, state: Mapping[bytes, bytes | None], meta: Mapping[bytes, bytes | None]) -> None:
-        """Later changes."""
+        """Later changes. If it fails, a part of them may be there."""
         self.nbytes += _merge(self._parts[1], state) + _merge(self.meta, meta)
+
+    def note(self, meta: Mapping[bytes, bytes | None]) -> None:
+        """What belongs to what was put in bulk. If it fails, a part of it may be there."""
+        self.nbytes += _merge(self.meta, meta)
 
     @property
     def takes_rows(self) -> bool:
         """What is put may become a row: little is above them, and nobody holds them."""
         return not self._held and len(self._parts[1]) <= ABOVE_ROWS_MAX
 
-    def put(self, puts: Puts, meta: Mapping[bytes, bytes | None]) -> None:
-        """Later changes, in bulk."""
+    def put(self, puts: Puts) -> bool:
+        """Later changes, in bulk: all of it, or nothing has happened. False: they are to be merged as a dictionary."""
         rows, newer = self._parts
         if self.takes_rows and (rows is None or rows.takes(puts)):
             rows = Rows(puts, self._room) if rows is None else rows
-            before, left = rows.nbytes, _left(newer, puts)  # first what may want memory: all of it, or nothing happens
+            before, left = rows.nbytes, _left(newer, puts)  # first what may want memory
+            parts, keys = (rows, left), self.keys if left is newer else Ordered(left)
             if rows.put(puts):
                 self.nbytes += rows.nbytes - before + _size(left) - _size(newer)
-                if left is not newer:
-                    self.keys = Ordered(left)
-                self._parts = rows, left
-                self.nbytes += _merge(self.meta, meta)
-                return
-        self.merge(puts.layer(), meta)
+                self._parts, self.keys = parts, keys
+                return True
+        return False
+
+
+class Half(Unsaved):
+    """In the place of changes of which a part was merged: whatever is asked of them raises CorruptData.
+
+    There is one for all: to make one might want memory, and it follows a want of it.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        """Nothing of it is to be saved."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CorruptData("a group of batches was applied in part, for want of memory: the state is of no index")
+
+
+HALF: Final = Half()
 
 
 def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:

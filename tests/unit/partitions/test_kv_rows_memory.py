@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from logboom.commands import Add, Command, Delete, Put
+from logboom.errors import CorruptData
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch
@@ -19,6 +21,7 @@ from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv_rows, kv_unsaved
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
+from partitions.machines.kv_layers import Layer
 from partitions.machines.kv_rows import Puts, Rows, Stacked, puts_of
 from tests.unit.partitions.kv_world import position
 
@@ -184,6 +187,52 @@ def test_what_a_checkpoint_could_not_save_is_saved_in_front_of_what_is_newer(
     machine._file.close()  # a crash
     machine = KvMachine(KvFile(tmp_path, ApplySettings()))
     assert machine.get([b"n", b"gone", NAMES[0]]) == ([(1,), b"v", None], position(1))
+    assert dict(machine.meta()) == {b"p": b"1"}
+    machine.close()
+
+
+HALVES: dict[str, list[Command]] = {
+    "a state's": [Add(b"n%02d" % number, 1) for number in range(20)],
+    "a meta's": [Add(b"n%02d" % number, 1) for number in range(20)],
+    "puts in bulk": [Put(name, b"two") for name in NAMES[:20]],
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_group_of_which_a_part_is_there_is_neither_shown_nor_saved_nor_applied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: str
+) -> None:
+    """What was added counted twice, on this node alone: the part of it that had found memory."""
+    machine, merge, calls = KvMachine(KvFile(tmp_path, ApplySettings()), rows_min=FEW), kv_unsaved._merge, count(1)
+    apply(machine, 1, [Add(b"n%02d" % number, 1) for number in range(20)])
+    machine.checkpoint()
+    apply(machine, 2, [Add(b"n00", 1)])
+
+    def some(layer: Layer, changed: Layer) -> int:
+        if half == "a meta's" and next(calls) == 1:
+            return merge(layer, changed)
+        merge(layer, dict(islice(changed.items(), len(changed) // 2)))
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kv_unsaved, "_merge", some)
+        with pytest.raises(CorruptData, match="in part"):
+            apply(machine, 3, HALVES[half])
+    assert machine.position() == position(2)
+    for use in (
+        lambda: apply(machine, 3, HALVES[half]),
+        lambda: machine.get([b"n00"]),
+        lambda: machine.get_at_once([b"n00"]),
+        lambda: list(machine.scan(start=b"", end=None, limit=0, chunk=10)),
+        machine.digest,
+        machine.dump,
+        machine.checkpoint,
+    ):
+        with pytest.raises(CorruptData, match="in part"):
+            use()
+    machine.close()
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    assert machine.get([b"n00", b"n19", NAMES[0]]) == ([(1,), (1,), None], position(1))
     assert dict(machine.meta()) == {b"p": b"1"}
     machine.close()
 
