@@ -75,6 +75,15 @@ class Machine:
             raise self.failures.pop(0)
 
 
+class Untold:
+    """Of a user's: whoever shows it fails."""
+
+    def __repr__(self) -> str:
+        raise AttributeError("entry")
+
+    __str__ = __repr__
+
+
 class HeldOffload:
     """Jobs wait until the test lets them run."""
 
