@@ -137,8 +137,13 @@ class Guarded:
         kept(self._name, self._machine.checkpoint)
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
-        """See Machine."""
-        return answer(self._name, self._machine.apply, batches, seal)
+        """See Machine. Raises RuntimeError for a want of memory: ours passes, a user's may be one command's."""
+        try:
+            return answer(self._name, self._machine.apply, batches, seal)
+        except (MemoryError, OSError) as error:
+            if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+                raise RuntimeError(_story(self._name, error)) from error
+            raise
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
         """See Machine."""

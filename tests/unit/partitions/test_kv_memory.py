@@ -6,8 +6,10 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import lmdb
 import pytest
 
 from logboom.commands import Add, Command, Delete, Put, Value
@@ -357,6 +359,20 @@ def test_a_read_that_would_have_to_wait_says_so_and_holds_nothing(tmp_path: Path
     for _ in range(1_000):  # views: as many as the file has places for, and more
         assert machine.get_at_once([b"k"]) == ([None], NOWHERE)
     machine.close()
+
+
+def test_memory_that_lmdb_lacks_is_memory_that_is_lacking(tmp_path: Path) -> None:
+    """Of which a partition waits for more; of an error of LMDB's it was paused, until somebody resumed it."""
+    file = KvFile(tmp_path, ApplySettings())
+
+    def fails(**_: Any) -> None:
+        raise lmdb.MemoryError("Cannot allocate memory")
+
+    env, file._env = file._env, SimpleNamespace(begin=fails)  # type: ignore[assignment]
+    with pytest.raises(MemoryError, match="Cannot allocate"):
+        file.view()
+    file._env = env
+    file.close()
 
 
 @pytest.mark.parametrize("bound", [0, 300])
