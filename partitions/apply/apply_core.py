@@ -336,5 +336,6 @@ def _check_results(results: Sequence[Any], applied: Sequence[ApplyBatch]) -> Non
     if len(results) != len(applied):
         raise ValueError(f"the state machine gave {len(results)} results for {len(applied)} batches")
     for each, batch in zip(results, applied, strict=True):
-        if not isinstance(each, bytes) or len(each) not in (1, batch.count):
-            raise ValueError(f"the state machine gave {each!r:.40} as statuses of {batch.count} records")
+        if type(each) is not bytes or len(each) not in (1, batch.count):  # of a subclass nothing can be kept
+            kind = type(each).__name__
+            raise ValueError(f"the state machine gave {each!r:.40} ({kind}) as statuses of {batch.count} records")
