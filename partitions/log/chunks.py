@@ -9,7 +9,8 @@ from typing import NamedTuple, NoReturn
 
 from logboom.errors import CorruptData, Voided
 from partitions.log.batch import HEADER_BYTES, Batch, is_batch, is_mixed, origins_of, parse_batch, parse_header
-from partitions.log.committed import NOWHERE_SEGMENT, Committed, ref_at
+from partitions.log.columns import NOWHERE_SEGMENT, ref_at
+from partitions.log.committed import Committed
 from partitions.log.files import OpenFiles
 from partitions.log.reading import DamagedBatch, SegmentRemoved, damaged_batch
 from partitions.log.unread import Unread, apart

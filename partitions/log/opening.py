@@ -10,7 +10,7 @@ from typing import NamedTuple
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, parse_header
-from partitions.log.committed import LOST_OFFSET, Columns
+from partitions.log.columns import LOST_OFFSET, Columns
 from partitions.log.compaction import orphans
 from partitions.log.open_segment import OpenSegment
 from partitions.log.places import PLACES, decode_places, newest_of, pieces_of

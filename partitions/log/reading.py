@@ -11,7 +11,8 @@ from logboom.origins import Origin
 from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
-from partitions.log.committed import NOWHERE_SEGMENT, Committed
+from partitions.log.columns import NOWHERE_SEGMENT
+from partitions.log.committed import Committed
 from partitions.log.files import OpenFiles, Shelf
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef
