@@ -233,7 +233,19 @@ class ApplyGroup:
         self.ends = last
         position = Position(last, GlobalLogIndex(gap.global_index))
         self._apply([], lambda _: (position, self.dedupe.changes()))
-        return AppliedBatch(first, last, position.applied_global_index, NO_PRODUCER, 0, 0, 0, 0, 0, None, Voided.code)
+        return AppliedBatch(
+            first,
+            last,
+            position.applied_global_index,
+            producer=NO_PRODUCER,
+            epoch=0,
+            sequence=0,
+            record_count=0,
+            nbytes=0,
+            duplicate=0,
+            results=None,
+            refused=Voided.code,
+        )
 
     def _decide(self, batches: Sequence[CommittedBatch]) -> tuple[list[list[Decision]], list[ApplyBatch]]:
         """Of each batch, for each of its origins: one that is not mixed is its own."""

@@ -66,7 +66,7 @@ class ApplyWorker:
         self.machine = machine
         self.dedupe = Dedupe(settings, machine.meta()) if dedupe is None else dedupe
         self._before: tuple[Dedupe, PartitionLogIndex] | None = None
-        """What the one in whose place this one is knew of producers, and through where, until that is known here."""
+        """Dedupe of the worker that this one replaced, and how far it had come, until this one has come as far."""
         self._cursor = Cursor(applied=machine.position())
         self._offload = self.offload = offload
         """For all that is asked of the machine."""
@@ -101,9 +101,8 @@ class ApplyWorker:
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._started = -1e9
+        self._started = self._inline_from = -1e9
         self._inline_bytes = settings.inline_bytes
-        self._inline_from = -1e9
         self._aim = PartitionLogIndex(0)
         """What might be applied when the last group began."""
         self._urgent = False
@@ -258,6 +257,8 @@ class ApplyWorker:
             self.pause()
             self._on_progress([])  # it has said that it runs
 
+    # -- steering
+
     def save(self, saved: Callable[[BaseException | None], None]) -> None:
         """Have everything that is applied now saved so that a power loss cannot undo it; then call ``saved``."""
         if self._closing:
@@ -306,6 +307,8 @@ class ApplyWorker:
         self.dedupe.drop()
         if self._before is not None:
             self._before[0].drop()
+
+    # -- applying
 
     def _start(self) -> None:
         cursor = self._cursor

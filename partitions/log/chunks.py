@@ -35,10 +35,10 @@ class Chunk(NamedTuple):
     """Batches that lie back to back. ``raw`` is what was read: nothing of it is copied."""
 
     position: int
-    """Of the first one, in the order of the log."""
+    """Position of the first one, in the order of the log."""
     lengths: Sequence[int]
     last_index: int
-    """Of the last record."""
+    """Index of the last record."""
     global_indexes: array[int]
     raw: memoryview
 
@@ -66,7 +66,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkReader:
-    """Of one partition's log; blocking, any thread."""
+    """Reads runs of batches of one partition's log, as they lie; blocking, any thread."""
 
     def __init__(
         self,

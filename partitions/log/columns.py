@@ -20,9 +20,9 @@ from partitions.log.segment import BatchRef
 STEP = 65_536
 """Batches that are copied at a time: what is copied at once holds up all threads."""
 NOWHERE_SEGMENT = 0
-"""Of a batch that lies nowhere: it is void, or nobody has it. Segments are numbered from 1."""
+"""Segment of a batch that lies nowhere: it is void, or nobody has it. Others are numbered from 1."""
 LOST_OFFSET = NUMBER_MAX
-"""On the disk, of one that is not void: behind the end of some segment, where releases of before find damage."""
+"""Offset that is written for a batch that is lost, not void. No segment is so long: earlier releases find damage."""
 
 
 class Columns:

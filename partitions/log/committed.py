@@ -125,9 +125,9 @@ class Committed:
         return self._columns.last_index(position - 1) + 1
 
     def first_at_global(self, global_index: int) -> int:
-        """Position of the first batch with this global index or a higher one.
+        """Position of the first batch with this global index or a higher one; 0: of the first that is here.
 
-        Raises IndexCompacted when one in front of all that are here might have been meant; 0: wherever it begins.
+        Raises IndexCompacted if a batch that was removed may have had this index or a higher one.
         """
         columns = self._columns
         row = bisect_left(columns.global_index, global_index)

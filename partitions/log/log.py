@@ -53,9 +53,9 @@ class PartitionLog(LogFetching):
         partition_id: PartitionId,
         settings: LogSettings,
         mode: DurabilityMode,
-        headers_only: bool = False,
-        clock: Clock | None = None,
-        shelf: Shelf | None = None,
+        headers_only: bool,
+        clock: Clock | None,
+        shelf: Shelf | None,
     ) -> None:
         super().__init__(
             disk=disk,

@@ -23,9 +23,9 @@ class LogBase(NamedTuple):
 
     last_index: PartitionLogIndex = PartitionLogIndex(0)
     digest: bytes = NO_DIGEST
-    """Of the batch that ends there."""
+    """Digest of the batch that ends there."""
     global_index: GlobalLogIndex = GlobalLogIndex(0)
-    """Of that batch."""
+    """Global index of that batch."""
     empty_ok: bool = False
     """The node was started from a snapshot: that the log does not say where the batches up to there are is fine,
     and it begins behind them."""

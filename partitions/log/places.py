@@ -159,7 +159,7 @@ def with_fetched(
 
 
 def _rows_of(columns: Columns, batches: Iterable[tuple[int, bytes]]) -> list[int]:
-    """Of those that are among them, by last index and digest."""
+    """Rows of those batches, named by last index and digest, that are in the columns."""
     rows = ((columns.through(last_index) - 1 - columns.start, last_index, digest) for last_index, digest in batches)
     return [
         row

@@ -63,7 +63,7 @@ class CommittedBatch(NamedTuple):
     global_index: GlobalLogIndex
     records: RecordBlock | None
     origins: tuple[Origin, ...] = ()
-    """Of a mixed batch."""
+    """Who wrote which records of a mixed batch; empty for any other."""
 
     @property
     def last_index(self) -> PartitionLogIndex:
@@ -80,7 +80,7 @@ class RawBatch(NamedTuple):
 
 
 class LogReader:
-    """Of one partition's log; blocking. ``open_file`` raises SegmentRemoved for one that compaction took away."""
+    """Reads and checks batches of a partition's log; blocking. ``open_file`` raises SegmentRemoved for what is gone."""
 
     def __init__(
         self,

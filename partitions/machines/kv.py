@@ -30,13 +30,13 @@ from ports.scrub import PIECE_BYTES, Piece, Pieces, twice, unreadable_is_damage
 from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateView
 
 CHUNK_BYTES: Final = 256 << 10
-"""Of a scan (a value may go over): as many as there are scans may wait for clients that do not read."""
+"""Of one chunk of a scan; a value may go over. Each scan may have one waiting for a client that does not read."""
 GET_BYTES_MAX: Final = 64 << 20
-"""Of the values of one ``get``."""
+"""The values of one ``get`` together."""
 LOAD_BYTES: Final = 4 << 20
-"""Of one transaction of ``load``."""
+"""What ``load`` writes in one transaction."""
 LOADS_MAX: Final = 256
-"""Of one group, from rows one by one, each of which takes ten times as long as from a dictionary."""
+"""Keys that a group looks up in rows one by one, each ten times as slow as in a dictionary; then it makes one."""
 
 
 class KvMachine:
