@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,15 +93,30 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_saved_when_a_crash_leaves_a_prefix_that_can_be_gone_on_from(tmp_path: Path, seed: int) -> None:
-    model = Model(tmp_path, seed)
-    for _ in range(60):
-        what = model.rng.random()
-        if what < 0.7:
+def test_whatever_is_saved_when_a_crash_leaves_a_prefix_that_can_be_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    model, write = Model(tmp_path, seed), KvFile.write
+
+    def beside(file: KvFile, *what: Any) -> None:
+        """Something is applied while it is written, and sometimes that fails, the first time or the second."""
+        if model.rng.random() < 0.6:
             model.step()
-        elif what < 0.9:
+        if model.rng.random() < 0.4:
+            raise MemoryError
+        write(file, *what)
+
+    for _ in range(80):
+        what = model.rng.random()
+        if what < 0.6:
+            model.step()
+        elif what < 0.75:
             model.machine.checkpoint()
             assert model.machine.unsaved_bytes == 0
+        elif what < 0.9:
+            with monkeypatch.context() as patch, suppress(MemoryError):
+                patch.setattr(KvFile, "write", beside)
+                model.machine.checkpoint()
         else:
             before = model.machine.digest() if model.history else None
             saved = model.crash()
