@@ -319,6 +319,9 @@ def _log(partition: PartitionId) -> PartitionLog:
         partition_id=partition,
         settings=LogSettings(),
         mode=DurabilityMode.WRITE_BEHIND,
+        headers_only=False,
+        clock=None,
+        shelf=None,
     )
 
 
