@@ -54,7 +54,7 @@ retest: lint type ## the tests that failed in the last run, once more and alone
 	@$(IN) pytest -n 0 --last-failed --last-failed-no-failures none $(ARGS)
 
 demo: setup ## three nodes on this machine, a Spark job over 336,776 flights, a leader killed on the way
-	@$(IN) logboom demo $(ARGS)
+	@$(IN) env -u LOGBOOM_ENDPOINTS -u LOGBOOM_TLS_DIR logboom demo $(ARGS)
 
 bench: .venv/.bench ## logboom beside etcd, PostgreSQL, Redis, NATS and the bare disk; then restarts; ARGS=--quick for a look
 	@$(IN) status=0; python -m bench $(ARGS) || status=$$?; \

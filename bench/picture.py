@@ -31,13 +31,16 @@ OTHERS: Final = "#9aa1ab"
 LINES: Final = ("#c2410c", "#374151", "#2563a8", "#8b929c", "#7c5c2e", "#b4b9c1")
 """Colours of a curve's series, in turn."""
 FIGURES: Final = {
-    "commands_per_s": "commands/s",
-    "until_applied_per_s": "commands/s until applied",
+    "commands_per_s": "commands/s; more is better",
+    "until_applied_per_s": "commands/s until applied; more is better",
     "p50_ms": "ms, p50; less is better",
     "p99_ms": "ms, p99; less is better",
     "first_write_ms": "ms to the first write; less is better",
     "cpu_us_per_command": "µs of CPU per command; less is better",
 }
+BARE_DISK: Final = "disk: no service; three processes that append and sync, for comparison"
+AXES: Final = {"nodes": "nodes, all on one machine"}
+"""What has to be said of what grows: more nodes share the same cores here."""
 COLUMNS: Final = 3
 WIDTH_IN: Final = 11.0
 PANEL_IN: Final = 2.1
@@ -92,13 +95,14 @@ def binary(value: float) -> str:
 
 
 def shown(table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """A row for each work: the figure that its goals are about, or its first."""
+    """A row for each work, bulk first: the figure that its goals are about, or its first."""
     works: dict[str, Mapping[str, Any]] = {}
     for row in table:
         known = works.setdefault(row["work"], row)
         if row.get("goals") and not known.get("goals"):
             works[row["work"]] = row
-    return [row for row in works.values() if row["systems"]]
+    measured = [row for row in works.values() if row["systems"]]
+    return sorted(measured, key=lambda row: not row["work"].startswith("bulk"))
 
 
 def ordered(systems: Mapping[str, Any]) -> list[str]:
@@ -123,12 +127,13 @@ def ticks(xs: Sequence[float]) -> list[float]:
 
 
 def series_of(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """A curve's points by series, each along x."""
+    """A curve's points by series, each along x. Beside lines, single points are left to the table."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for point in sorted(points, key=lambda each: float(each["x"])):
         found.setdefault(point["series"], []).append(point)
     order = list(dict.fromkeys(point["series"] for point in points))
-    return {name: found[name] for name in order}
+    several = any(len(along) > 1 for along in found.values())
+    return {name: found[name] for name in order if len(found[name]) > 1 or not several}
 
 
 # -- drawing
@@ -142,6 +147,8 @@ def performance(report: Mapping[str, Any]) -> Any:
     for axes, row in zip(panels, rows, strict=True):
         _bars(axes, row)
         axes.set_ylim(most - 0.5, -0.5)  # bars of one height in all panels, the first on top
+    if any("disk" in row["systems"] for row in rows):
+        figure.supxlabel(BARE_DISK, x=0.02, ha="left", fontsize=9, color="#4b5563")
     return figure
 
 
@@ -205,8 +212,9 @@ def _lines(axes: Any, name: str, curve: Mapping[str, Any]) -> None:
         marker = "o" if len(points) <= MARKED_MAX else ""
         axes.plot(x, y, color=colour, marker=marker, markersize=4, linewidth=1.8, label=series)
         axes.fill_between(x, [p["low"] for p in points], [p["high"] for p in points], color=colour, alpha=0.15)
-    xs = sorted({p["x"] for p in curve["points"]})
-    ys = [p["y"] for p in curve["points"]]
+    drawn = [point for points in lines.values() for point in points]
+    xs = sorted({p["x"] for p in drawn})
+    ys = [p["y"] for p in drawn]
     linear = bool(curve.get("linear"))
     if linear:
         _sparse(axes.xaxis)
@@ -218,10 +226,10 @@ def _lines(axes: Any, name: str, curve: Mapping[str, Any]) -> None:
     if wide(ys) and not linear:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(0, max(p["high"] for p in curve["points"]) * (1.15 if len(lines) < 3 else 1.7))
+        axes.set_ylim(0, max(p["high"] for p in drawn) * (1.15 if len(lines) < 3 else 1.7))
     _sparse(axes.yaxis)
     axes.set_title(name)
-    axes.set_xlabel(curve["x"])
+    axes.set_xlabel(AXES.get(curve["x"], curve["x"]))
     axes.set_ylabel(curve["unit"])
     axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
     axes.set_axisbelow(True)

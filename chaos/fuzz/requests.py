@@ -29,7 +29,8 @@ from dispatcher.pipeline.freshness import INDICES, Freshness
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from dispatcher.sessions.answering import Answering
-from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
 from dispatcher.sessions.waits import Waits
 from logboom.access import Right, Rule, Rules
 from logboom.certs import Renewed
@@ -84,8 +85,9 @@ class _Session(Session):
 
     def __init__(self, service: ClientService) -> None:
         super().__init__(service)
-        self._waits = Waits(self._backend, self, later=lambda *_: cast("Any", SimpleNamespace(cancel=lambda: None)))
-        self.answering = _Answering(self, service, partitions=self._settled_partitions, pace=self._reads)
+        never: Any = SimpleNamespace(cancel=lambda: None)
+        self._waits = Waits(self._backend, self, self._named, later=lambda *_: never)
+        self.answering = _Answering(self, service, partitions=self._named.shown, pace=self._reads)
 
 
 class AtOnce:
@@ -317,6 +319,9 @@ def _log(partition: PartitionId) -> PartitionLog:
         partition_id=partition,
         settings=LogSettings(),
         mode=DurabilityMode.WRITE_BEHIND,
+        headers_only=False,
+        clock=None,
+        shelf=None,
     )
 
 

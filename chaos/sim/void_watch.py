@@ -11,7 +11,7 @@ from typing import Any, Final
 from chaos.sim.host import Host
 from dispatcher.pipeline.backend import Backend
 from logboom.types import PartitionId
-from partitions.log.committed import NOWHERE_SEGMENT
+from partitions.log.columns import NOWHERE_SEGMENT
 from raftlog.entries.voids import Void
 
 LOOKS_MAX: Final = 3

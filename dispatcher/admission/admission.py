@@ -23,7 +23,7 @@ from ports.invariant import InvariantViolated, invariant
 OPERATOR: Final = "operator"
 SIGNALS: Final = "signals"
 NOTHING: Final = Use()
-"""Of a principal that holds nothing."""
+"""What a principal that holds nothing has taken."""
 GOLDEN: Final = 0.618033988749895
 JITTER: Final = 0.25
 
@@ -48,16 +48,26 @@ class Ticket:
 
 
 class Admission:
-    """All gates of one node."""
+    """All gates of one node: a request takes of every one of them, or of none."""
 
     def __init__(self, settings: AdmissionSettings, partitions: Sequence[PartitionId]) -> None:
         self._settings = settings
-        age, node_age = settings.partition_age_ms / 1000, settings.node_age_ms / 1000
         self._limits = Limits(
-            "partition", settings.partition_ops, settings.partition_bytes, settings.partition_batches, age
+            scope="partition",
+            operations=settings.partition_ops,
+            nbytes=settings.partition_bytes,
+            batches=settings.partition_batches,
+            age_s=settings.partition_age_ms / 1000,
         )
         self._gates = {p: Gate(self._limits, p) for p in partitions}
-        self._node = Gate(Limits("node", settings.node_ops, settings.node_bytes, settings.node_batches, node_age), None)
+        of_node = Limits(
+            scope="node",
+            operations=settings.node_ops,
+            nbytes=settings.node_bytes,
+            batches=settings.node_batches,
+            age_s=settings.node_age_ms / 1000,
+        )
+        self._node = Gate(of_node, None)
         self._shares: dict[tuple[str, PartitionId | None], Use] = {}
         """By principal and partition (None: the node); only of those who hold something."""
         share = settings.fair_share_percent / 100
@@ -170,7 +180,7 @@ class Admission:
     # -- keeping back
 
     def reserve(self, refusal: Refusal, parts: Parts, number: int) -> bool:
-        """Of all that is given back at the gate that refuses a waiting request half is kept for it, until it fits.
+        """Keep half of all that is given back at the gate that refuses a waiting request for it, until it fits.
 
         Or for one that came before it. False: something else than a budget is in its way.
         """
@@ -185,7 +195,7 @@ class Admission:
         return True
 
     def keep_no_more(self, partition_id: PartitionId | None, number: int) -> None:
-        """Of that gate for this request."""
+        """That gate is to keep nothing back for this request any more."""
         gate = self._node if partition_id is None else self._gates.get(partition_id)
         if gate is not None and gate.reservation is not None and gate.reservation.number == number:
             gate.reservation = None
@@ -325,7 +335,7 @@ class Admission:
         return gate.operations, gate.nbytes
 
     def gate(self, partition_id: PartitionId | None = None) -> Gate:
-        """Of a partition or the node."""
+        """The gate of a partition or, without one, of the node."""
         return self._node if partition_id is None else self._gates[partition_id]
 
     def delay(self, parts: Parts, now: float) -> float:
@@ -342,11 +352,11 @@ class Admission:
 
     @property
     def withheld(self) -> Verdict | None:
-        """Of the node's budgets, and why."""
+        """How much of the node's budgets is withheld, and why; None: nothing."""
         return self._node.verdict
 
     def judged(self) -> Iterator[tuple[PartitionId | None, Verdict]]:
-        """Of what something is withheld now, and why."""
+        """Partitions (None: the node) of whose budgets something is withheld now, and why."""
         for gate in (self._node, *self._gates.values()):
             if gate.verdict is not None:
                 yield gate.partition_id, gate.verdict

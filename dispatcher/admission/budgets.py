@@ -11,11 +11,11 @@ from logboom.types import PartitionId
 
 AGES_KEPT: Final = 64
 RATE_S: Final = 0.1
-"""A rate is of at least so long;"""
+"""A rate is measured over so long at least."""
 RATE_S_MAX: Final = 5.0
-"""what was given back over a longer time says nothing of now: nobody may have wanted more;"""
+"""What was given back over a longer time says nothing of now: nobody may have wanted more."""
 RATE_KEPT: Final = 0.6
-"""and this much of it is from before."""
+"""So much of a new rate is what it was before."""
 UNITS: Final = ("ops", "bytes", "batches")
 BUDGETS: Final = {scope: frozenset(f"{scope}_{unit}" for unit in UNITS) for scope in ("partition", "node")}
 
@@ -24,7 +24,7 @@ Parts = Sequence[tuple[PartitionId, int, int]]
 
 
 class Limits(NamedTuple):
-    """Of one gate. ``age_s`` 0: any age will do."""
+    """What may be taken at one gate. ``age_s`` 0: any age will do."""
 
     scope: str
     """`partition` or `node`: the gates' names begin with it."""
@@ -45,11 +45,11 @@ class Refusal(NamedTuple):
     share_of: str | None = None
     """Only this principal is held back, by its fair share or its rate; None: everybody is."""
     opens_at: float = 0.0
-    """Of a rate: time opens it, and nothing that is given back."""
+    """When time opens it, if it is a rate: nothing that is given back does. 0: it is none."""
 
     @property
     def is_own_rate(self) -> bool:
-        """Of this principal, wherever it writes."""
+        """A rate of this principal stands in the way, wherever it writes."""
         return self.opens_at > 0 and self.partition_id is None and self.share_of is not None
 
     @property
@@ -88,7 +88,7 @@ class Taken:
 
 
 class Use:
-    """What is taken."""
+    """What is taken: operations, bytes, batches."""
 
     __slots__ = ("batches", "nbytes", "operations")
 

@@ -31,7 +31,7 @@ MS_MAX: Final = 1 << 40
 
 
 class Rung(StrEnum):
-    """Of one partition on this node."""
+    """Where one partition of this node stands."""
 
     STEADY = "steady"
     THROTTLED = "throttled"
@@ -78,7 +78,7 @@ class Standing(NamedTuple):
     """Age of the oldest unapplied command."""
     behind: frozenset[PartitionId]
     partitions: int
-    """How many it has."""
+    """How many the node has."""
 
     def is_behind(self, partition_id: PartitionId) -> bool:
         """This partition is behind there; where all are said to be, whatever its id."""
@@ -90,7 +90,7 @@ class Standing(NamedTuple):
 
 
 class _Backlog:
-    """Of one partition."""
+    """What one partition has left to apply, since when, and what was done about it."""
 
     __slots__ = ("_marks", "applied", "moved_at", "rung", "slow_since", "withdrawn")
 
@@ -120,7 +120,7 @@ class _Backlog:
 
 
 class Ladder:
-    """Of one node."""
+    """The rungs on which the partitions of one node stand, and what is to be done."""
 
     def __init__(self, settings: LagSettings, node_id: NodeId) -> None:
         self._settings = settings
@@ -130,11 +130,11 @@ class Ladder:
         self._reported: set[NodeId] = set()
         self._node_slow_since: dict[NodeId, float] = {}
         self._move_at = -1e9
-        """Not before that."""
+        """Leadership is moved not before that."""
         self.steps: Counter[str] = Counter()
-        """How often each was done."""
+        """How often each step was taken."""
         self.standing = Standing(0, frozenset(), 0)
-        """Of this node, at the last look."""
+        """How this node stood at the last look."""
 
     # -- what others ask
 
@@ -149,7 +149,7 @@ class Ladder:
         return backlog is not None and backlog.withdrawn
 
     def age_ms(self, partition_id: PartitionId, now: float) -> int:
-        """Of its oldest unapplied command, as far as looks tell."""
+        """Age of its oldest unapplied command, as far as looks tell."""
         backlog = self._backlogs.get(partition_id)
         return 0 if backlog is None else round(backlog.age_s(now) * 1000)
 
@@ -298,5 +298,5 @@ def parse_standing(row: object) -> Standing:
 
 
 def standing_of(header: Mapping[str, Any]) -> Standing | None:
-    """Of a PROGRESS frame that has one. Raises ProtocolError."""
+    """What a PROGRESS frame that has one says. Raises ProtocolError."""
     return parse_standing(header["lag"]) if "lag" in header else None

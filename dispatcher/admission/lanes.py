@@ -15,15 +15,15 @@ from logboom.errors import LogboomError
 from logboom.types import PartitionId
 
 REQUESTS_LOOKED_AT: Final = 4
-"""Of one principal, at a time: what is passed, however many wait, is found cheaply."""
+"""Requests of one principal that are looked at in one go: what is passed, however many wait, is found cheaply."""
 STALE_KEPT: Final = 64
 
 LaneKey = PartitionId | str | None
-"""Of a partition, of a principal that is faster than it may be, or (None) of the node."""
+"""A partition, a principal that is faster than it may be, or (None) the node."""
 
 
 class Waiting:
-    """One request. ``admitted`` or ``failed`` is called once."""
+    """One request that waits. ``admitted`` or ``failed`` is called once."""
 
     __slots__ = (
         "admitted",
@@ -90,7 +90,7 @@ class LaneQueue:
         self._came: deque[tuple[int, Waiting]] = deque()
 
     def put(self, waiting: Waiting) -> None:
-        """One more."""
+        """One more waits."""
         self.live += 1
         heapq.heappush(self._due, (waiting.until, waiting.seat, waiting))
         self._came.append((waiting.seat, waiting))

@@ -24,26 +24,26 @@ BATCH_COST: Final = 1024
 SMALL: Final = 16 * 1024
 """In cost: what takes longer because it is larger says nothing of what stands in its way."""
 LIGHT: Final = 0.25
-"""Of what the one with the most had of late, or owes: with so much, or less, one is light."""
+"""A principal is light with at most so much of what the one with the most had of late, or owes."""
 HEAVY: Final = 0.5
 """With less of it by others than light ones, slowing them down would not help."""
 WINDOW_S: Final = 0.5
-"""Of late: the present one and the one before."""
+"""*Of late* is the present window and the one before."""
 STEP_S: Final = 0.1
 SAMPLES: Final = 10
-"""Of one step that count; of more each counts for less, so that many light ones mean the same as a few."""
+"""Commits that count in a step; of more each counts for less, so that many light ones mean the same as a few."""
 DOWN: Final = 0.2
 UP: Final = DOWN / 99
 DOWN_MIN: Final = 0.5
-"""One step's most: a disk that stood still is late for everybody at once."""
+"""A step slows down to so much of the pace at the lowest: a disk that stood still is late for everybody at once."""
 ALONE_S: Final = 1.0
-"""With nobody light for so long"""
+"""After so long with nobody light the pace grows."""
 ALONE_UP: Final = 1.05
-"""it grows by this in a step."""
+"""It is so many times as fast after each step, then."""
 MEASURED: Final = 1.5
 """What is lowered is what was admitted of late, and so much more."""
 BURST_S: Final = 0.05
-"""Evenly: what comes at once is in the way at once."""
+"""So much ahead of the pace at most: what comes at once is in the way at once."""
 
 
 class Window:
@@ -53,12 +53,12 @@ class Window:
         self.since = now
         self.whole = 0.0
         self.heavy = 0.0
-        """Of that, by those who are not light."""
+        """How much of it by those who are not light."""
         self.of: dict[str, float] = {}
         self.began: dict[str, float] = {}
         """When the first of each was admitted."""
         self.most = 0.0
-        """Of one of them."""
+        """What the principal with the most has had."""
 
     def take(self, principal: str, cost: float, now: float) -> None:
         """It was admitted."""
@@ -70,7 +70,7 @@ class Window:
 
 
 class Pace:
-    """One node's."""
+    """How much a second heavy writers of one node may write while light ones would notice."""
 
     def __init__(self, settings: AdmissionSettings) -> None:
         self._target_s = settings.light_commit_ms / 1000
@@ -108,7 +108,8 @@ class Pace:
         self._binds = True
         used = round(self.per_s * (owed.whole + cost) / BURST_S)
         share_of = principal if owed.of(principal) else None
-        return Refusal(GATE, None, used, round(self.per_s), wait, share_of, now + wait)
+        most = round(self.per_s)
+        return Refusal(GATE, None, used, most, retry_after=wait, share_of=share_of, opens_at=now + wait)
 
     def exempts(self, parts: Parts, principal: str) -> bool:
         """It slows this one down by nothing: nobody whom it holds back does either."""
@@ -139,7 +140,7 @@ class Pace:
         return self.per_s != math.inf and owed.of(principal) + more / self.per_s <= LIGHT * owed.most
 
     def committed(self, since: float, now: float) -> None:
-        """One of those, that was admitted then, is."""
+        """A small request of a light principal is, which was admitted at ``since``."""
         self._light_at = now
         if now - since > self._target_s:
             self._late += 1

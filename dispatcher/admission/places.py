@@ -11,7 +11,7 @@ RETRY_AFTER_S: Final = 1.0
 
 
 class Places:
-    """Of one kind, for one node. ``what``: it takes them, for messages."""
+    """Places of one kind on one node. ``what`` takes them, for messages."""
 
     def __init__(self, what: str) -> None:
         self._what = what

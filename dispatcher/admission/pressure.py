@@ -34,7 +34,7 @@ class Sender(Protocol):
 
 
 class Pressure:
-    """One node's end."""
+    """What this node says of itself to others, and as a leader what the voters say."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Pressure:
         self._leads = False
         self._own: Verdict | None = None
         self._said: dict[NodeId, Verdict] = {}
-        """By those who are connected."""
+        """What those who are connected have said last."""
         self._untold: set[NodeId] = set()
 
     # -- this node's own

@@ -22,15 +22,15 @@ KEPT_MIN: Final = 1024
 NOTHING_S: Final = 1e-6
 """Who owes less of what a partition's principals owe together owes nothing."""
 LITTLE: Final = 0.01
-"""Of a burst: who owes less at a partition is let in as if he asked for little."""
+"""Who owes less than so much of a burst at a partition is let in as if he asked for little."""
 
 
 class Bound(NamedTuple):
-    """One setting."""
+    """One rate that is set: of each principal, or at each partition."""
 
     gate: str
     column: int
-    """Of a part: 1 operations, 2 bytes."""
+    """What of a part is counted: 1 operations, 2 bytes."""
     per_s: int
 
     def cost(self, parts: Parts) -> float:
@@ -44,7 +44,7 @@ class Bound(NamedTuple):
 
 
 class Owed:
-    """By those who write to one partition, in seconds at its rate, as of ``at``. What is paid is paid in proportion."""
+    """What those who write to one partition owe, in seconds at its rate, as of ``at``. All pay in proportion."""
 
     __slots__ = ("_look_at", "_most", "_parts", "_scale", "at", "whole")
 
@@ -55,7 +55,7 @@ class Owed:
         """By principal, times ``_scale``."""
         self._scale = 1.0
         self._most = 0.0
-        """Of them."""
+        """The largest of the parts."""
         self._look_at = KEPT_MIN
 
     def pay(self, now: float) -> None:
@@ -78,7 +78,7 @@ class Owed:
 
     @property
     def most(self) -> float:
-        """Of one of them."""
+        """What the principal that owes most owes."""
         return self._most * self._scale
 
     def wait(self, principal: str, cost: float, least: float, *, burst_s: float, factor: float) -> tuple[float, float]:
@@ -117,7 +117,7 @@ class Owed:
 
 
 class Rates:
-    """All of one node."""
+    """What principals and partitions of one node owe for what they wrote."""
 
     def __init__(self, settings: AdmissionSettings) -> None:
         self._burst_s = settings.rate_burst_ms / 1000
@@ -136,7 +136,7 @@ class Rates:
         for bound in self._of_principals if principal else ():
             owed = max(0.0, self._paid_at.get((bound.gate, principal), now) - now)
             if (wait := beyond(owed, bound.least, self._burst_s)) > 0:
-                return self._refused(bound, None, owed + bound.cost(parts), now, wait, principal)
+                return self._refused(bound, None, owed=owed + bound.cost(parts), wait=wait, now=now, share_of=principal)
         for bound in self._of_partitions:
             for part in parts:
                 refusal = self._at_partition(bound, part[0], bound.cost([part]), now, principal)
@@ -155,7 +155,8 @@ class Rates:
         if max(wait, share) <= 0:
             return None
         share_of = principal if wait <= 0 and owed.of(principal) else None
-        return self._refused(bound, partition_id, owed.whole + cost, now, max(wait, share), share_of)
+        wait = max(wait, share)
+        return self._refused(bound, partition_id, owed=owed.whole + cost, wait=wait, now=now, share_of=share_of)
 
     def take(self, parts: Parts, now: float, principal: str) -> None:
         """It was admitted."""
@@ -188,13 +189,15 @@ class Rates:
         self,
         bound: Bound,
         partition_id: PartitionId | None,
+        *,
         owed: float,
-        now: float,
         wait: float,
+        now: float,
         share_of: str | None,
     ) -> Refusal:
         used = round(bound.per_s * owed / self._burst_s)  # a second, over the burst's time, if it were let in
-        return Refusal(bound.gate, partition_id, used, bound.per_s, wait, share_of, now + wait)
+        most = bound.per_s
+        return Refusal(bound.gate, partition_id, used, most, retry_after=wait, share_of=share_of, opens_at=now + wait)
 
 
 def beyond(owed: float, room: float, burst_s: float) -> float:

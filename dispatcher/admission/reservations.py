@@ -19,7 +19,7 @@ NEWCOMER: Final = sys.maxsize
 
 
 class Reservation:
-    """Of one gate, for the request of that ``number``: they count up in the order in which they came."""
+    """What one gate keeps back for the request of that ``number``: they count up in the order in which they came."""
 
     __slots__ = ("_given", "_wanted", "amounts", "number")
 

@@ -18,17 +18,18 @@ from logboom.types import PartitionId
 from logboom.wire import Kind, encode
 from ports.offload import Offload
 from ports.seldom import Seldom
+from ports.telling import tellable
 
 log = structlog.get_logger(__name__)
 
 PARTITIONS_LOOKED_AT: Final = 1024
-"""At a time, in turn: a look costs the same however many there are."""
+"""Partitions that signals are shown at a time, in turn: a look costs the same however many there are."""
 MEMORY_FROM: Final = 0.75
 MEMORY_IDLE: Final = 0.9
-"""With nothing under way refusing frees nothing: LMDB keeps its pages for the next time, the C library what was freed.
-A little has to go on, or nothing ever would again,"""
+"""With nothing under way memory withholds no more than this: a little has to go on, or nothing ever would again.
+Refusing frees nothing then: LMDB keeps its pages for the next time, the C library what was freed."""
 MEMORY_TOO_MUCH: Final = 1.25
-"""up to so much of what there may be."""
+"""With so many times of what there may be everything is withheld, whatever is under way."""
 LAG_FROM: Final = 0.5
 
 
@@ -147,7 +148,7 @@ def ask(signals: Mapping[str, Signal], view: NodeView) -> Said:
                 else {p: _verdict(name, each) for p, each in read.items() if p in partitions}
             )
         except BaseException as error:  # noqa: BLE001 - a user's code: it is told of, and counted; others are asked
-            failed[name] = repr(error)
+            failed[name] = tellable(error)
             closed = Verdict(name, 1.0) if getattr(signal, "fails_closed", False) else None
             verdicts = {None: closed} if signal.scope == "node" else dict.fromkeys(partitions, closed)
         for key, verdict in verdicts.items():
@@ -220,6 +221,9 @@ class Signals:
 
     def start(self) -> None:
         """Ask, and again when that is answered."""
+        self._tick()
+
+    def _tick(self) -> None:
         if self._signals and not self._closed:
             try:
                 view = self._view(self._some())
@@ -229,7 +233,7 @@ class Signals:
             self._offload.submit(lambda: ask(self._signals, view), self._answered)
 
     def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._every_s, self.start)
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._tick)
 
     def _some(self) -> Sequence[PartitionId]:
         """The next partitions, from where the last look ended; none if no signal looks at any."""

@@ -26,9 +26,10 @@ from logboom.types import PartitionId
 from ports.invariant import invariant
 
 PRINCIPALS_LOOKED_AT: Final = 16
-"""At a time."""
+"""Principals of a lane that are looked at in one go."""
 LANES_LOOKED_AT: Final = 16
-"""At a time, of partitions that have their share of the node: nothing of their own need be given back."""
+"""Lanes that are looked at in one go, of partitions that have their share of the node: whatever is given back there,
+and nothing of their own need be, may open them."""
 FINISHED_KEPT: Final = 1024
 REQUEST_COST: Final = 4096
 """In bytes: what a request costs beside its own."""

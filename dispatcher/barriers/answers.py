@@ -20,7 +20,7 @@ ROWS_OF_ONE: Final = 32
 
 
 class Answers:
-    """One node's."""
+    """Those at one node who have been reached and have yet to be told."""
 
     def __init__(self) -> None:
         self.soon: Callable[[Callable[[], None]], None] = lambda call: call()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from dispatcher.barriers.answers import SLICE, Answers
-from dispatcher.barriers.frontiers import Frontiers, holds_up
+from dispatcher.barriers.frontiers import BLOCKED_STATES, Frontiers, holds_up
 from dispatcher.barriers.goals import Done, Goal, Quotas, Reached, Together, Waiter, Want, blocked, timed_out
 from dispatcher.barriers.limits import check, check_limits
 from dispatcher.barriers.watermarks import Watermarks
@@ -23,7 +23,6 @@ from logboom.errors import LogboomError
 from logboom.settings import BarrierSettings
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, Watermark
 
-BLOCKED_STATES: Final = frozenset(("paused", "damaged", "lost"))
 NOTICED_STATES: Final = BLOCKED_STATES | {"frozen"}
 CLUSTER: Final = frozenset((Scope.QUORUM, Scope.ALL))
 DEAD_KEPT: Final = 64
@@ -37,11 +36,10 @@ Seen = dict[tuple[PartitionId, ...], Reached]
 class Barriers:
     """All waiters of one node. ``frontier`` tells how far a partition is at a level."""
 
-    def __init__(self, settings: BarrierSettings, watermarks: Watermarks, others: Frontiers | None = None) -> None:
-        """``others``: what other nodes say; without it only scope ``node`` can be waited for."""
+    def __init__(self, settings: BarrierSettings, watermarks: Watermarks) -> None:
         self._settings = settings
         self._watermarks = watermarks
-        self.others = others if others is not None else Frontiers()
+        self.others = Frontiers()
         self.others.moved = self._others_moved
         self._goals: dict[Want, Goal] = {}
         self._heaps: dict[PartitionId, dict[Key, Heap]] = {}
@@ -55,9 +53,9 @@ class Barriers:
         self._quotas = Quotas(settings)
         self._tie = itertools.count()
         self._entries = 0
-        """Of all heaps of goals,"""
+        """In all heaps of goals."""
         self._dead = 0
-        """and how many of them, and of the deadlines, nobody waits for any more; never less."""
+        """Of those entries, and of the deadlines, how many nobody waits for any more; never less than there are."""
         self._commit = GlobalLogIndex(0)
         self._durable: dict[PartitionId, GlobalLogIndex] = {}
         self._snapshotted: dict[PartitionId, GlobalLogIndex] = {}
@@ -67,8 +65,6 @@ class Barriers:
         """Partitions in a state that may block, as those who wait were told."""
         self.leads = False
         """This node does: who waits for leaders may ask it, and what it takes no writes for gets none."""
-        self.reached = self.timed_out = self.blocked = 0
-        """How many were, since the start."""
         watermarks.listen(self._on_watermark)
 
     def __len__(self) -> int:
@@ -107,18 +103,28 @@ class Barriers:
             check_limits(want, self._settings, self._commit, seconds=deadline - now)
         goal = self._goals.get(want) or self._goal(want)
         if goal.met:
-            self.reached += 1
             done(self._where(want))
             return None
         stuck = {} if wait_blocked else self._stuck(goal)
         if stuck:
-            self.blocked += 1
             done(blocked(want, stuck, self._where(want)))
             return None
         self._quotas.check(client, principal, goal, own=own, told=told, reading=reading)
         if goal.over and want.reach in CLUSTER:
             self.others.want(want)
-        waiter = Waiter(client, principal, goal, deadline, wait_blocked, leading, done, together, number, told, reading)
+        waiter = Waiter(
+            client,
+            principal,
+            goal,
+            deadline,
+            wait_blocked=wait_blocked,
+            leading=leading,
+            done=done,
+            together=together,
+            number=number,
+            told=told,
+            reading=reading,
+        )
         if goal.over:
             self._begin(goal)
         goal.waiters[waiter] = None
@@ -272,22 +278,20 @@ class Barriers:
                 del self._heaps[partition_id]
         self.answers.go()
 
+    # -- leaving
+
     def expire(self, now: float) -> None:
         """Answer those whose time is up."""
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].done is None):
             waiter = heapq.heappop(self._deadlines)[2]
             if waiter.waits:
-                goal, want, behind = waiter.goal, waiter.goal.want, self._behind(waiter.goal)
+                goal, want = waiter.goal, waiter.goal.want
+                behind = sorted(p for p in goal.behind if self._short(goal, p))
                 if goal.possible_without(len(behind)):  # it is there, and its turn has not come yet
                     self._meet(goal)
                 else:
-                    self.timed_out += 1
                     self._finish(waiter, timed_out(want, behind, self._where(want, gone=goal.gone)))
         self.answers.go()
-
-    def _behind(self, goal: Goal) -> list[PartitionId]:
-        """Those of its partitions that are not there, whoever is there and has yet to have his turn."""
-        return sorted(p for p in goal.behind if self._short(goal, p))
 
     def _short(self, goal: Goal, partition_id: PartitionId) -> bool:
         return self.frontier(partition_id, goal.want.level, goal.want.reach) < goal.targets[partition_id]
@@ -352,7 +356,6 @@ class Barriers:
             self._quotas.remove(waiter)
             if waiter.leading:
                 self._leading.pop(waiter, None)
-        self.reached += len(waiters)
         self._left(goal, len(waiters))
         self.answers.add(waiters, where)
 
@@ -424,7 +427,6 @@ class Barriers:
             error = blocked(goal.want, stuck, self._where(goal.want, gone=goal.gone))
             for waiter in impatient:
                 if waiter.done is not None:
-                    self.blocked += 1
                     self._finish(waiter, error)
 
     def _stuck(self, goal: Goal) -> dict[PartitionId, str]:

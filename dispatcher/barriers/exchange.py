@@ -31,7 +31,7 @@ class Sender(Protocol):
 
 
 class Exchange:
-    """One node's end."""
+    """This node's end of it: what it asks others for (``asking``), and what they ask of it (``telling``)."""
 
     def __init__(
         self,

@@ -34,9 +34,9 @@ class _Asked:
     """A partition at a level that somebody waits for."""
 
     first: int
-    """Nobody needs to hear of less,"""
+    """Frontiers below this need not be told."""
     last: int
-    """or of anything more."""
+    """Nor above this."""
     wants: int = 0
     looked: float = -1e9
     """When others were asked last for what they have come to."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from dispatcher.barriers.watermarks import to_row
@@ -73,7 +73,7 @@ class Goal:
     """Partitions that were destroyed meanwhile."""
     waiters: dict[Waiter, None] = field(default_factory=dict)
     bearer: Waiter | None = None
-    """Of them, the one for whom its targets count."""
+    """The waiter for whom its targets count, in ``Quotas``."""
 
     @property
     def over(self) -> bool:
@@ -107,20 +107,21 @@ class Waiter:
     principal: Hashable
     goal: Goal
     deadline: float
+    _: KW_ONLY
     wait_blocked: bool
     leading: bool
     """To be told as soon as this node no longer leads."""
     done: Done | None
     together: Together | None = None
-    """In place of ``done``, when it is reached: equal for all of a client's,"""
+    """Called in place of ``done`` when it is reached; the same for all waiters of a client."""
     number: int = 0
-    """which knows it by this."""
+    """By which ``together`` knows it."""
     told: bool = False
     """How far each partition is, too, which is kept for it alone."""
     reading: bool = False
     """A read of what is committed, which has places of its own."""
     targets: int = 0
-    """So many count for it."""
+    """So many targets count for it, in ``Quotas``."""
 
     @property
     def waits(self) -> bool:
@@ -153,7 +154,7 @@ class Quotas:
         return self._count
 
     def of(self, client: Hashable) -> list[Waiter]:
-        """All of a client's."""
+        """All waiters of a client."""
         return list(self._clients.get(client, ()))
 
     def check(

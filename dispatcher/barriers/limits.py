@@ -21,7 +21,7 @@ def check(want: Want, watermarks: Watermarks) -> None:
 
 
 def check_limits(want: Want, limits: BarrierSettings, commit: GlobalLogIndex, *, seconds: float) -> None:
-    """Of what others than the node itself may wait for, so long. Raises BarrierFuture or InvalidRequest."""
+    """What a client may wait for, and for how long. Raises BarrierFuture or InvalidRequest."""
     if want.target > commit + limits.ahead_max:
         raise BarrierFuture(
             f"barrier at {want.target}: the commit index is {commit}, at most {limits.ahead_max} ahead is allowed",

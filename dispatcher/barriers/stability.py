@@ -32,7 +32,7 @@ class Stability:
         self._passed_over: set[NodeId] = set()
         """Who has said more of those than is kept."""
         self._again: set[NodeId] = set()
-        """Of them: one has come to be known here since, hence they are to say all of it once more."""
+        """Those of them who are to say all of it once more: a partition has come to be known here since."""
         self._asked_at = -AGAIN_S
         self.set_members(members, voters=members)
 
@@ -86,7 +86,7 @@ class Stability:
         return self._stable.get(partition_id)
 
     def update(self, node: NodeId, partition_id: PartitionId, durable_index: int) -> bool:
-        """One node's word; True if the stable index moved."""
+        """A node says how far its copy is durable; True if the stable index moved."""
         nodes = self._durable.get(partition_id)
         if nodes is None:
             return False

@@ -21,7 +21,7 @@ FOR_EVER: Final = float("inf")
 
 @dataclass(slots=True)
 class _Row:
-    """A partition at a level that a node asked for."""
+    """A partition at a level that a node asked for: it wants to hear of frontiers from ``first`` to ``last``."""
 
     first: int
     last: int
@@ -32,11 +32,11 @@ class _Row:
 
 @dataclass(slots=True)
 class _Peer:
-    """One node's."""
+    """What one other node wants to hear."""
 
     rows: dict[Row, _Row] = field(default_factory=dict)
     due: dict[Row, None] = field(default_factory=dict)
-    """To be told."""
+    """Rows that it is to be told."""
 
 
 class Telling:

@@ -108,7 +108,7 @@ class Watermarks:
         return "running" if state == "paused" and partition_id in self._idle else state
 
     def all(self, partitions: Iterable[PartitionId] | None = None) -> list[Watermark]:
-        """Of these partitions, or all."""
+        """The watermarks of these partitions, or of all."""
         return [self.of(p) for p in (self._marks if partitions is None else partitions)]
 
     def minimum(self, partitions: Iterable[PartitionId] | None = None) -> GlobalLogIndex:

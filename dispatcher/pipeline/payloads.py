@@ -143,6 +143,11 @@ class PartitionPayloads:
         for store in self._logs.values():
             store.write_again(lambda ref: ref.digest in proven)
 
+    def doubt(self, lacking: AbstractSet[PartitionId]) -> None:
+        """See Payloads."""
+        for partition_id, store in self._logs.items():
+            store.doubt(lacks=partition_id in lacking and store.mode is DurabilityMode.WRITE_AHEAD)
+
     def lose(self, route: Route, *, at: object = None) -> bool:
         """See Payloads."""
         store = self._logs.get(route.partition_id)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from logboom.errors import CorruptData
 from logboom.types import PartitionId
 from partitions.log.chunks import Place
-from partitions.log.committed import NOWHERE_SEGMENT
+from partitions.log.columns import NOWHERE_SEGMENT
 from partitions.log.reading import DamagedBatch
 
 

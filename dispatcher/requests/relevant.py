@@ -20,7 +20,7 @@ FIELDS: Final[Mapping[Kind, frozenset[str]]] = {
     Kind.INDEX_AT: frozenset(("timestamp_ms", "timeout_ms")),
     Kind.STATUS: frozenset(("digests",)),
 }
-"""Of those that whoever may read, or see the status, can have wait. Here as in docs/protocol.md."""
+"""Fields of the requests that whoever may read, or see the status, can have wait; as in docs/protocol.md."""
 
 
 def relevant(frame: Frame) -> Frame:

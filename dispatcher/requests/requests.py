@@ -36,7 +36,7 @@ ReplyPart = tuple[PartitionId, PartitionLogIndex, PartitionLogIndex, GlobalLogIn
 
 
 class SubmitPart(NamedTuple):
-    """One partition's share."""
+    """What a request writes to one partition."""
 
     partition_id: PartitionId
     first_sequence: int
@@ -91,7 +91,7 @@ def copied(request: SubmitRequest) -> SubmitRequest:
 
 
 class SubmitReply(NamedTuple):
-    """Where it landed."""
+    """Where in its partitions a request landed."""
 
     parts: tuple[ReplyPart, ...]
     commit_index: GlobalLogIndex

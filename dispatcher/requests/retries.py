@@ -87,7 +87,7 @@ class Ahead:
                 del self._ordered[partition_id, producer]
 
     def of(self, partition_id: PartitionId, producer: ProducerId) -> OrderedParts:
-        """All of one producer's."""
+        """All parts of one producer that are ordered there and not applied."""
         return self._ordered.get((partition_id, producer), NOTHING)
 
     def __len__(self) -> int:

@@ -28,7 +28,7 @@ Value = str | int | float | bool
 
 
 class Span(NamedTuple):
-    """One that has ended. Ids are lower-case hex, times nanoseconds since 1970."""
+    """A span that has ended. Ids are lower-case hex, times nanoseconds since 1970."""
 
     name: str
     trace_id: str
@@ -41,7 +41,7 @@ class Span(NamedTuple):
     error: str | None
     """A code of ``logboom.errors``."""
     linked: bool
-    """To its parent, which may have ended long before it began."""
+    """It links to its parent, which may have ended long before it began."""
 
 
 class Parent(NamedTuple):
@@ -161,30 +161,39 @@ class Trace:
     def end(self, answer: object) -> None:
         """The request is answered."""
         error = answer.code if isinstance(answer, LogboomError) else None
-        self._emit(
-            self._name, self._span_id, self._parent_id, self._began, self._tracer.now(), self._attributes, error=error
-        )
+        began, now, who = self._began, self._tracer.now(), self._span_id
+        self._emit(self._name, began, now, self._attributes, span_id=who, parent_id=self._parent_id, error=error)
 
     def _send(
         self, name: str, start: float, end: float, attributes: Mapping[str, Value], *, linked: bool = False
     ) -> None:
-        self._emit(name, self._tracer.span_id(), self._span_id, start, end, attributes, linked=linked)
+        span_id, parent_id = self._tracer.span_id(), self._span_id
+        self._emit(name, start, end, attributes, span_id=span_id, parent_id=parent_id, linked=linked)
 
     def _emit(
         self,
         name: str,
-        span_id: str,
-        parent_id: str,
         start: float,
         end: float,
         attributes: Mapping[str, Any],
         *,
+        span_id: str,
+        parent_id: str,
         error: str | None = None,
         linked: bool = False,
     ) -> None:
         def wall(moment: float) -> int:
             return self._began_ns + int((moment - self._began) * NANOSECONDS)
 
-        self._tracer.emit(
-            Span(name, self._trace_id, span_id, parent_id, wall(start), wall(end), attributes, error, linked)
+        span = Span(
+            name=name,
+            trace_id=self._trace_id,
+            span_id=span_id,
+            parent_id=parent_id,
+            start_ns=wall(start),
+            end_ns=wall(end),
+            attributes=attributes,
+            error=error,
+            linked=linked,
         )
+        self._tracer.emit(span)

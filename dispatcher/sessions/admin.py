@@ -25,7 +25,7 @@ from snapshots.meta import SetMeta
 log = structlog.get_logger(__name__)
 
 STEERING: Final = ("pause", "resume", "freeze", "thaw")
-"""Of one partition on this node."""
+"""Actions that concern one partition on this node alone."""
 ACTIONS: Final = (
     *STEERING,
     "snapshot",

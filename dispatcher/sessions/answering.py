@@ -16,6 +16,7 @@ from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Asker
 from dispatcher.requests.requests import field_of
 from dispatcher.sessions import admin
+from dispatcher.sessions.principals import all_names
 from dispatcher.sessions.submits import REQUESTS_MAX
 from logboom.errors import DeadlineExceeded, LogboomError, NoSuchPartition, ProtocolError, QuotaExceeded, Unavailable
 from logboom.settings import Settings
@@ -57,7 +58,7 @@ class Client(Protocol):
 
 
 class Service(Protocol):
-    """Of all clients of the node."""
+    """What the sessions of a node share, as far as it is needed."""
 
     backend: Backend
     settings: Settings
@@ -70,7 +71,7 @@ class Service(Protocol):
 
 
 class Answering:
-    """One connection's."""
+    """The requests of one connection that are being answered, each by a task."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class Answering:
         self._pace = pace
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._held_bytes = 0
-        """Of the frames that they answer, which are held as long as they take: together as large as one may be."""
+        """Bytes of the frames that they answer, held as long as that takes: together as large as one may be."""
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._one_piece = asyncio.Lock()
 
@@ -173,7 +174,7 @@ class Answering:
 
     def _asker(self) -> Asker:
         """Who is there: the names in his certificate; without one, the connection."""
-        return Asker(self, ", ".join(sorted(self._client.connection.peer_identities)) or self)
+        return Asker(self, all_names(self._client.connection) or self)
 
     async def _get(self, frame: Frame, deadline: float) -> None:
         lone, pace = len(self._tasks) == 1, self._pace()
@@ -287,7 +288,7 @@ class Answering:
 
     async def _admin(self, frame: Frame) -> None:
         connection = self._client.connection
-        by = ", ".join(sorted(connection.peer_identities)) or connection.remote
+        by = all_names(connection) or connection.remote
         answer = await admin.act(self._backend, frame.header, self._deadline(frame.header), by)
         self._client.reply(frame.request_id, Kind.ADMIN_REPLY, answer)
 

@@ -12,11 +12,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from dispatcher.sessions.submits import SHARE_S, TURN_S
+from dispatcher.sessions.turns import SHARE_S, TURN_S
 from ports.clock import Clock
 
 REST: Final = 4
-"""So many times as long as looking took, nobody looks."""
+"""Nobody looks for so many times as long as looking took."""
 
 
 class Due(Protocol):
@@ -37,7 +37,7 @@ def on_the_loop(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle
 
 
 class Look:
-    """One that is due some time."""
+    """A look that is due some time."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call: Callable[[], None] | None = call
@@ -56,7 +56,7 @@ class Look:
 
 
 class Looks:
-    """One node's: of each principal in the order in which they are due."""
+    """All looks of one node, those of each principal in the order in which they are due."""
 
     def __init__(self, clock: Clock, *, later: Later = on_the_loop) -> None:
         self._clock = clock

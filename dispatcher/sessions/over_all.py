@@ -34,7 +34,10 @@ class Request(NamedTuple):
 
 
 class OverAll:
-    """One connection's. ``goes_on``: this waiter is a request's from now on; ``done``: what a request comes to."""
+    """Barriers of one connection over all partitions.
+
+    ``goes_on``: this waiter is a request's from now on; ``done``: what a request comes to.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class OverAll:
         """Nobody waits for anything."""
         self._requests.clear()
 
-    def true(self, request_ids: list[int], where: Reached) -> list[int]:
+    def answered(self, request_ids: list[int], where: Reached) -> list[int]:
         """Those for whom that is the answer. Of the others each waits on, or is told why it has to be asked again."""
         if self._requests.keys().isdisjoint(request_ids):
             return request_ids

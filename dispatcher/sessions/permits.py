@@ -36,7 +36,7 @@ RIGHTS: Final = {
     Kind.LOG_READ: Right.ADMIN,
     Kind.ADMIN: Right.ADMIN,
 }
-"""Of every request that there is. STATUS with digests reads all states; of ADMIN the action says it (``ACTIONS``)."""
+"""The right that each request needs. STATUS with digests reads all states; for ADMIN see ``ACTIONS``."""
 ACTIONS: Final = {
     "members": Right.STATUS,
     "partitions": Right.STATUS,
@@ -56,7 +56,7 @@ ACTIONS: Final = {
     "member_promote": Right.ADMIN,
     "transfer": Right.ADMIN,
 }
-"""Of every ADMIN."""
+"""The right that each action of ADMIN needs."""
 OF_ONE: Final = ("pause", "resume", "freeze", "thaw", "destroy_partition", "set_partition", "void_batch")
 """Those about one partition, where the right is needed; for the others it is for the cluster as a whole."""
 

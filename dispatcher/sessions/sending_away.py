@@ -23,13 +23,13 @@ class Leaderless(Protocol):
 class Client(Protocol):
     """Who waits: the session."""
 
-    def leaderless(self, most: int) -> int:
+    def send_away(self, most: int) -> int:
         """See Waits."""
         ...
 
 
 class SendingAway:
-    """Of one node."""
+    """Has the sessions of one node send their clients away, a slice of them at a time."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -40,7 +40,7 @@ class SendingAway:
             return
         left = SLICE
         for client in list(clients):
-            left -= client.leaderless(left)
+            left -= client.send_away(left)
             if left <= 0:
                 return
         self._next = now + AWAY_S

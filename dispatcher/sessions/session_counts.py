@@ -23,7 +23,7 @@ class SessionCounts:
     errors: Counter[str] = field(default_factory=Counter)
     """Answers that were errors, by code."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Of them, requests that were not admitted, by the gate."""
+    """Those of them that were not admitted, by the gate."""
     denied: Counter[Right] = field(default_factory=Counter)
     """Requests of those who may not, also over HTTP, by the right that they lack."""
     barriers_reached: int = 0

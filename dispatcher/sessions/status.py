@@ -82,7 +82,7 @@ def _waits_for(backend: Backend) -> list[int] | None:
 
 
 def _acknowledgement(backend: Backend) -> dict[str, Any]:
-    """Of all partitions, but for those that have another: of these the rows."""
+    """How writes are answered and reads are made by default, and a row for each partition that is set otherwise."""
     cluster, parent = backend.cluster, backend.parent
     usual = cluster.ack, cluster.linearizable
     said = sorted({*parent.chosen, *(PartitionId(int(p)) for p in cluster.overrides)})

@@ -1,17 +1,14 @@
 """The submits of one connection: how many are under way, which of them wait; a brake for those that are refused.
 
 Refusing costs less than admitting, and not nothing: a connection that goes on asking what is refused is not read for
-a while, so that what it sends stays with whoever sends it, and the node's time goes to what is admitted. And however
-many connections have something to say at once, or to wait for, the node's other work, heartbeats above all, has its
-turn between.
+a while, so that what it sends stays with whoever sends it, and the node's time goes to what is admitted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict, deque
-from functools import cached_property
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,13 +16,14 @@ import structlog
 from dispatcher.admission.lanes import Waiting
 from dispatcher.requests.requests import SubmitReply, encode_reply, parse_submit
 from dispatcher.requests.tracing import begin
+from dispatcher.sessions.principals import first_name
 from logboom.errors import LogboomError, Overloaded, QuotaExceeded
 from logboom.wire import Frame, Kind
-from ports.clock import Clock
 from ports.invariant import InvariantViolated
 
 if TYPE_CHECKING:
-    from dispatcher.sessions.service import ClientService, Session
+    from dispatcher.sessions.service import ClientService
+    from dispatcher.sessions.session import Session
 
 log = structlog.get_logger(__name__)
 
@@ -33,64 +31,6 @@ REQUESTS_MAX: Final = 4096
 """Requests under way per connection."""
 HELD: Final = "held"
 REFUSED: Final = "refused"
-TURN_S: Final = 0.01
-"""So much of one turn of the loop requests of all connections take; others wait for the next."""
-SHARE_S: Final = TURN_S / 10
-"""Connections that hold something back take turns, for so long each, or for one frame that takes longer."""
-
-
-class Turns:
-    """How long this turn of the loop has been spent on submits, and whose turn is next. One for all connections."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until: float | None = None
-        self._waiting: deque[Submits] = deque()
-        self.now = 0.0
-        """When ``is_over`` was asked last."""
-
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def is_over(self) -> bool:
-        """Whatever comes now has to wait."""
-        now = self.now = self._clock.monotonic()
-        if self._until is None:
-            self._until = now + TURN_S
-            self._loop.call_soon(self._next)
-        return now >= self._until
-
-    def enqueue(self, submits: Submits) -> None:
-        """It has something held back."""
-        self._waiting.append(submits)
-
-    def _next(self) -> None:
-        self._until = None
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, deque()
-        while waiting and not self.is_over():
-            submits, until = waiting.popleft(), self.now + SHARE_S
-            more = submits.one_held()
-            while more and not self.is_over() and self.now < until:
-                more = submits.one_held()
-            if more:
-                waiting.append(submits)
-        self._waiting = waiting
-
-
-class OneATurn:
-    """Of a crowd of tasks each turn of the loop has one, within the block."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def __aenter__(self) -> None:
-        await self._lock.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        asyncio.get_running_loop().call_soon(self._lock.release)
 
 
 class Held:
@@ -126,7 +66,7 @@ class Held:
         return came, frame
 
     def forget(self, request_id: int) -> None:
-        """All of that request, whatever else there is."""
+        """Take all frames of that request off."""
         for number in self._of.pop(request_id, ()):
             del self._frames[number]
 
@@ -137,7 +77,7 @@ class Held:
 
 
 class Submits:
-    """One session's."""
+    """The submits of one session, and whatever else of it has to wait for its turn."""
 
     def __init__(self, session: Session, service: ClientService) -> None:
         self._session = session
@@ -249,8 +189,8 @@ class Submits:
 
     def _name(self) -> str:
         """Whose share of what is scarce these count for: of all who have that certificate, or of this connection."""
-        names = sorted(self._session.connection.peer_identities)
-        return names[0] if names else f"{self._service.backend.node_id}#{next(self._service.strangers)}"
+        name = first_name(self._session.connection)
+        return name if name is not None else f"{self._service.backend.node_id}#{next(self._service.strangers)}"
 
     def cancel(self, request_id: int) -> None:
         """It is given up if it still waits for admission; else it runs on."""

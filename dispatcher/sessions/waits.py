@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -14,9 +14,10 @@ from dispatcher.pipeline.backend import Backend
 from dispatcher.requests.requests import field_of
 from dispatcher.requests.tracing import Trace
 from dispatcher.sessions.looks import Due, Later, on_the_loop
+from dispatcher.sessions.named import Named
 from dispatcher.sessions.over_all import OverAll
 from dispatcher.sessions.watching import Watch
-from logboom.errors import InvalidRequest, LineageMismatch, LogboomError, NotLeader, QuotaExceeded, Unavailable
+from logboom.errors import InvalidRequest, LineageMismatch, LogboomError, NotLeader, QuotaExceeded
 from logboom.types import GlobalLogIndex, Level, PartitionId, Scope, lineage_shown
 from logboom.wire import FLAG_MORE, Alike, Frame, Kind, shown
 from ports.net import Connection
@@ -33,7 +34,7 @@ Half of them for one principal."""
 ELSEWHERE_S: Final = 1.5
 """With so much time left a client that is told that a barrier is not reached asks again; with a second, no more."""
 ROWS_OF_ONE: Final = 32
-"""Partitions of an answer that are as much work as an answer."""
+"""So many partitions in an answer are as much work as one more answer."""
 RETRY_AFTER_S: Final = 0.1
 
 
@@ -68,54 +69,22 @@ class Replies(Protocol):
 
 
 class Waits:
-    """One connection's."""
+    """What one connection waits for and watches."""
 
-    def __init__(self, backend: Backend, replies: Replies, *, later: Later = on_the_loop) -> None:
+    def __init__(self, backend: Backend, replies: Replies, named: Named, *, later: Later = on_the_loop) -> None:
         self._backend = backend
         self._replies = replies
+        self._named = named
         self.later = later
         self._waiters: dict[int, Waiter] = {}
         self._traces: dict[int, Trace] = {}
         self._over_all = OverAll(backend, goes_on=self._goes_on, done=self._done)
         self._together = self._all_reached
-        """One for all waiters, who are told apart by it from those of others."""
+        """One object for all of its waiters: they are told apart by it from those of other connections."""
         self._progress: dict[int, _Progress] = {}
         self._watches: dict[int, Watch] = {}
         self._watched_as: Hashable = None
         """Whose they are: the same principal's as long as the connection lasts."""
-
-    # -- which partitions
-
-    def partitions(self, header: Mapping[str, Any]) -> list[PartitionId]:
-        """Those that a request names, or all. Raises InvalidRequest, NoSuchPartition."""
-        wanted = header.get("partitions")
-        if wanted is None:
-            return list(self._backend.partition_ids())
-        if not isinstance(wanted, list) or not wanted or any(type(p) is not int for p in wanted):
-            raise InvalidRequest("partitions must be a list of partition ids, or nil for all")
-        return [PartitionId(p) for p in self._known(wanted)]
-
-    def whole(self, header: Mapping[str, Any]) -> list[PartitionId]:
-        """The same, where all means all: of one that is not open here yet something may be committed already."""
-        if header.get("partitions") is None:
-            self._backend.partitioning.check_all()
-        return self.partitions(header)
-
-    def _known(self, wanted: list[int]) -> list[int]:
-        known = self._backend.workers
-        for partition in wanted:
-            if partition not in known:
-                raise self._backend.missing(partition)
-        return wanted
-
-    def recovered(self, partitions: Sequence[PartitionId]) -> None:
-        """They may be shown, as they are now. Raises Unavailable."""
-        self._backend.look()
-        if self._backend.recovered(partitions):
-            return
-        still = [mark for mark in self._backend.watermarks.all(partitions) if mark.state != "running"]
-        why = f": partition {still[0].partition_id} is {still[0].state}" if still else ""
-        raise Unavailable(f"this node is still recovering{why}; ask another or try again", retry_after=0.1)
 
     # -- barriers
 
@@ -130,7 +99,7 @@ class Waits:
             raise InvalidRequest(f"request {request_id} is under way")
         patient = bool(header.get("wait_blocked", False))
         want = self._enough(want if patient else backend.voiding.check_blocked(want), patient=patient)
-        self.recovered(want.partitions)
+        self._named.check_shown(want.partitions)
         if scope is Scope.LEADER and not backend.raft.admits:
             raise NotLeader("this node does not lead", leader=backend.leader_address())
 
@@ -161,9 +130,9 @@ class Waits:
             if every_ms:
                 self._progress[request_id] = _Progress(self, request_id, waiter, max(every_ms, PROGRESS_MS_MIN) / 1000)
             if backend.leaderless.for_long and self._has_time(waiter) and self._is_beyond(waiter.goal):
-                self._send_away(waiter)
+                self._send_one_away(waiter)
 
-    def leaderless(self, most: int) -> int:
+    def send_away(self, most: int) -> int:
         """Nobody has led for long, as far as is known here: who waits for what others would say is sent to others.
 
         ``most``: answers. How many were given.
@@ -176,7 +145,7 @@ class Waits:
             if goal not in known:
                 known[goal] = goal.want.reach in CLUSTER or self._is_beyond(goal)
             if known[goal] and waiter.waits and self._has_time(waiter):
-                self._send_away(waiter)
+                self._send_one_away(waiter)
                 given += 1 + len(goal.targets) // ROWS_OF_ONE
         return given
 
@@ -188,7 +157,7 @@ class Waits:
     def _has_time(self, waiter: Waiter) -> bool:
         return waiter.deadline - self._backend.clock.monotonic() > ELSEWHERE_S
 
-    def _send_away(self, waiter: Waiter) -> None:
+    def _send_one_away(self, waiter: Waiter) -> None:
         barriers, done, goal = self._backend.barriers, waiter.done, waiter.goal
         error = sent_away(goal.want, sorted(goal.behind), barriers.progress(waiter))
         barriers.cancel(waiter)
@@ -210,7 +179,7 @@ class Waits:
         """These are, by the same move. What they are told is encoded once, and leaves as a whole."""
         sent, replies = [], self._replies
         if self._over_all:
-            request_ids = self._over_all.true(request_ids, where)
+            request_ids = self._over_all.answered(request_ids, where)
         for request_id in request_ids:
             self._ends(request_id, where)
             replies.reached()
@@ -246,7 +215,7 @@ class Waits:
                 trace.end(answer)
 
     def _enough(self, want: Want, *, patient: bool) -> Want:
-        """Of some that may be shown and some that may not yet: without the latter, where the others are enough.
+        """Without the partitions that may not be shown yet, where the others are enough.
 
         They are if they are there, or if what is hidden stands still; ``patient``: it may go on.
         """
@@ -284,7 +253,7 @@ class Waits:
         rows = header.get("targets")
         if rows is None:
             target = GlobalLogIndex(field_of(header, "global_index", int))
-            targets = tuple((p, target) for p in self.whole(header))
+            targets = tuple((p, target) for p in self._named.all_or_named(header))
         else:
             targets = self._vector(rows)
         reach = scope if scope in (Scope.QUORUM, Scope.ALL) else Scope.NODE
@@ -296,7 +265,7 @@ class Waits:
         for row in rows:
             if not isinstance(row, list) or len(row) != 2 or any(type(v) is not int or v < 0 for v in row):
                 raise InvalidRequest(f"a target is a partition and a global index, not {shown(row)}")
-        self._known([row[0] for row in rows])
+        self._named.check_known([row[0] for row in rows])
         return tuple((PartitionId(p), GlobalLogIndex(target)) for p, target in rows)
 
     def tell(self, request_id: int, waiter: Waiter, known: dict[PartitionId, int]) -> None:
@@ -320,8 +289,8 @@ class Waits:
 
     def watermarks(self, frame: Frame) -> None:
         """A WATERMARKS: once, and now. Raises what the client is to be told."""
-        partitions = list(dict.fromkeys(self.partitions(frame.header)))
-        self.recovered(partitions)
+        partitions = list(dict.fromkeys(self._named.partitions(frame.header)))
+        self._named.check_shown(partitions)
         reply = {
             "commit_index": self._backend.global_commit_index(),
             "node": self._backend.node_id,
@@ -339,8 +308,8 @@ class Waits:
                 used=len(self._watches),
                 retry_after=RETRY_AFTER_S,
             )
-        partitions = list(dict.fromkeys(self.partitions(frame.header)))
-        self.recovered(partitions)
+        partitions = list(dict.fromkeys(self._named.partitions(frame.header)))
+        self._named.check_shown(partitions)
         watched = self._backend.watched
         watched.check(principal, len(partitions), most=WATCHED_MAX)
         every = frame.header.get("partitions") is None

@@ -42,7 +42,7 @@ class Watch:
         self._sent: dict[PartitionId, Watermark] = {}
         self._minimum = GlobalLogIndex(0)
         self._seen: int | None = None
-        """By how much the watermarks had moved when they were told; None: something else may be news."""
+        """``Watermarks.moved`` when they were last told, to see that nothing has changed; None: look in any case."""
         self._timer: Due | None = None
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from partitions.log.reading import CommittedBatch
 from partitions.log.unread import NotRead
 from ports.invariant import InvariantViolated, invariant
 
-PASSING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE))
+PASSING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """Of a machine that lacks something: once there is room again its partitions go on, without a word from anybody."""
 RANGES_MAX: Final = 8
 """Batches that remove ranges of keys, applied in one transaction: each may change a thousand times what it says."""
@@ -65,6 +65,11 @@ class Cursor:
     attempts: int = 0
     gave_up: bool = False
     """It is paused since all attempts failed, not because somebody wanted it."""
+    one_by_one: PartitionLogIndex = PartitionLogIndex(0)
+    """A group up to here has failed: its batches are groups of their own, so that those in front of the culprit count.
+
+    0: none has. Where it stops is the same on every node, however each has grouped them.
+    """
 
     @property
     def due(self) -> bool:
@@ -85,32 +90,42 @@ class Cursor:
             position,
         )
         self.applied = position
-        self.attempts = 0
-        if self.state is WorkerState.RETRYING:
-            self.state = WorkerState.RUNNING
+        if self.attempts or self.one_by_one:
+            self.attempts = 0
+            if self.state is WorkerState.RETRYING:
+                self.state = WorkerState.RUNNING
+            if self.one_by_one <= position.applied_index:
+                self.one_by_one = PartitionLogIndex(0)
 
-    def failed(self, error: BaseException | None, *, damaged: bool, useless: bool, attempts_max: int) -> None:
+    def failed(self, error: BaseException | None, *, group: ApplyGroup, damaged: bool, useless: bool) -> None:
         """Retry so often, then wait for an operator; damaged data is not retried, what passes is for ever.
 
         A pause is kept, but where the state is ``useless``: nothing goes on with it.
         """
         self.attempts += 1
+        if not damaged and not isinstance(error, NotRead):
+            self.one_by_one = max(self.one_by_one, group.reach)
         if self.state is WorkerState.PAUSED and not useless:
             return
         if damaged:
             self.state = WorkerState.DAMAGED
-        elif self.attempts >= attempts_max and not passes(error):
+        elif self.attempts >= group.settings.retry_attempts_max and not passes(error):
             self.state, self.gave_up = WorkerState.PAUSED, True
         else:
             self.state = WorkerState.RETRYING
 
+    def pause_s(self, settings: ApplySettings) -> float:
+        """Before the next attempt."""
+        doubled: int = settings.retry_initial_ms * 2 ** (self.attempts - 1)
+        return min(doubled, settings.retry_max_ms) / 1000
+
 
 def passes(error: BaseException | None) -> bool:
     """No operator could do anything for the partition: what cannot be read is damaged before long, or is read."""
-    return isinstance(error, NotRead) or (isinstance(error, OSError) and error.errno in PASSING)
+    return isinstance(error, NotRead | MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ApplyGroup:
     """One transaction's worth: read, decide, apply. All or nothing."""
 
@@ -120,6 +135,15 @@ class ApplyGroup:
     settings: ApplySettings
     after: PartitionLogIndex
     through: PartitionLogIndex
+    alone: bool = False
+    """One batch is all of it."""
+    ends: PartitionLogIndex = PartitionLogIndex(0)
+    """With the last batch that it has, 0: it has not been read yet."""
+
+    @property
+    def reach(self) -> PartitionLogIndex:
+        """Where it ends; no further than where it would without what could not be read."""
+        return self.ends or PartitionLogIndex(min(self.through, self.after + self.settings.batches_max))
 
     def run(self) -> list[AppliedBatch]:
         """Off the loop. Raises whatever reading or applying raised; then nothing has changed."""
@@ -128,7 +152,7 @@ class ApplyGroup:
                 after_index=self.after,
                 through_index=self.through,
                 max_bytes=self.settings.batch_bytes,
-                max_batches=self.settings.batches_max,
+                max_batches=1 if self.alone else self.settings.batches_max,
                 headers_only=not self.machine.needs_records,
                 recent=self.log.recent,
             )
@@ -136,6 +160,8 @@ class ApplyGroup:
             return [self._step_over(gap)]
         batches = _bounded(read)
         invariant(bool(batches), "nothing to apply after {} though {} is durable", self.after, self.through)
+        last = batches[-1]
+        self.ends = last.last_index
         self._check_follows(batches[0].header.first_index)
         self.dedupe.rollback()
         decisions, applied = self._decide(batches)
@@ -151,8 +177,7 @@ class ApplyGroup:
                 else:
                     header = batch.header
                     outcomes.append(self._outcome(header, batch.global_index, header.nbytes, decided[0], fresh))
-            last = batches[-1]
-            return Position(last.last_index, last.global_index), self.dedupe.changes()
+            return Position(self.ends, last.global_index), self.dedupe.changes()
 
         self._apply(applied, seal)
         return outcomes
@@ -205,9 +230,22 @@ class ApplyGroup:
         self._check_follows(gap.first_index)
         self.dedupe.rollback()
         first, last = PartitionLogIndex(gap.first_index), PartitionLogIndex(gap.last_index)
+        self.ends = last
         position = Position(last, GlobalLogIndex(gap.global_index))
         self._apply([], lambda _: (position, self.dedupe.changes()))
-        return AppliedBatch(first, last, position.applied_global_index, NO_PRODUCER, 0, 0, 0, 0, 0, None, Voided.code)
+        return AppliedBatch(
+            first,
+            last,
+            position.applied_global_index,
+            producer=NO_PRODUCER,
+            epoch=0,
+            sequence=0,
+            record_count=0,
+            nbytes=0,
+            duplicate=0,
+            results=None,
+            refused=Voided.code,
+        )
 
     def _decide(self, batches: Sequence[CommittedBatch]) -> tuple[list[list[Decision]], list[ApplyBatch]]:
         """Of each batch, for each of its origins: one that is not mixed is its own."""
@@ -310,5 +348,6 @@ def _check_results(results: Sequence[Any], applied: Sequence[ApplyBatch]) -> Non
     if len(results) != len(applied):
         raise ValueError(f"the state machine gave {len(results)} results for {len(applied)} batches")
     for each, batch in zip(results, applied, strict=True):
-        if not isinstance(each, bytes) or len(each) not in (1, batch.count):
-            raise ValueError(f"the state machine gave {each!r:.40} as statuses of {batch.count} records")
+        if type(each) is not bytes or len(each) not in (1, batch.count):  # of a subclass nothing can be kept
+            kind = type(each).__name__
+            raise ValueError(f"the state machine gave {each!r:.40} ({kind}) as statuses of {batch.count} records")

@@ -17,7 +17,7 @@ MARK_S: Final = 0.01
 
 @dataclass(slots=True)
 class ApplyCounts:
-    """Of one node, since its start: what goes with a partition is still counted here. Once per group."""
+    """What a node has applied since its start, in partitions that are gone, too. Counted once per group."""
 
     batches: int = 0
     records: int = 0

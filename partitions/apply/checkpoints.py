@@ -34,7 +34,7 @@ class _Save:
 
 
 class Checkpoints:
-    """Of one worker, off the loop. ``ended`` is called after each, with what went wrong."""
+    """Saves one worker's machine, off the loop. ``ended`` is called after each checkpoint, with what went wrong."""
 
     def __init__(
         self,

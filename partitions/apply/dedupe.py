@@ -87,7 +87,7 @@ class Producer:
     """Applied sequences at or above the floor: disjoint, ascending, half-open."""
     receipts: list[AppliedReceipt] = field(default_factory=list)
     last_global: int = 0
-    """Of the batch that it wrote last."""
+    """Global index of the batch that it wrote last."""
     last_in_mixed: int = 0
     """Where in that batch, by index, if others wrote in it, too; else 0."""
 

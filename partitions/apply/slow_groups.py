@@ -14,7 +14,7 @@ NODE_AGAIN_S: Final = 1.0
 
 @dataclass(slots=True)
 class SlowGroups:
-    """Of one node."""
+    """When groups may be applied on one node's loop again, after one that held it."""
 
     again: float = -1e9
     """From when on groups are applied on the loop."""

@@ -59,15 +59,14 @@ class ApplyWorker:
     ) -> None:
         """``counts`` and ``slow`` are shared by all workers of a node.
 
-        ``dedupe``: what the machine has of producers, if that has been read: it may take long.
-
-        ``reclaimable``: what is applied, and in a snapshot, need not be kept in the log.
+        ``dedupe``: what the machine has of producers, if that has been read: it may take long. ``reclaimable``: what is
+        applied, and in a snapshot, need not be kept in the log.
         """
         self.log = log
         self.machine = machine
         self.dedupe = Dedupe(settings, machine.meta()) if dedupe is None else dedupe
         self._before: tuple[Dedupe, PartitionLogIndex] | None = None
-        """What the one in whose place this one is knew of producers, and through where, until that is known here."""
+        """Dedupe of the worker that this one replaced, and how far it had come, until this one has come as far."""
         self._cursor = Cursor(applied=machine.position())
         self._offload = self.offload = offload
         """For all that is asked of the machine."""
@@ -90,6 +89,8 @@ class ApplyWorker:
             ended=self._saved,
         )
         self._running = False
+        self._group: ApplyGroup
+        """The last one that was begun."""
         self._here = False
         """What is under way is a group that waits for its turn on the loop."""
         self.capturing = False
@@ -100,9 +101,8 @@ class ApplyWorker:
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._started = -1e9
+        self._started = self._inline_from = -1e9
         self._inline_bytes = settings.inline_bytes
-        self._inline_from = -1e9
         self._aim = PartitionLogIndex(0)
         """What might be applied when the last group began."""
         self._urgent = False
@@ -206,7 +206,6 @@ class ApplyWorker:
         """Apply up to here and no further until the state of then is captured; ``taken`` gets it, to be closed.
 
         None: it could not be captured. That happens when it gets there, or with ``hurry`` if it is there, be it paused.
-
         One at a time; ``drop_cut`` takes it back. Nothing beyond ``through_index`` may have been applied.
         """
         invariant(not any(stop.is_cut for stop in self._stops), "partition {}: two cuts at once", self.log.partition_id)
@@ -227,8 +226,7 @@ class ApplyWorker:
     ) -> Stop:
         """Apply up to here and no further until ``capture``, off the loop, has seen the state of then.
 
-        When and how ``taken`` is called: see ``cut``. Any number at a time; ``go_on`` takes one back. Not in front of
-        what was committed when this is called.
+        ``taken``: see ``cut``. Any number at a time; ``go_on`` takes one back. Not in front of what is committed now.
         """
         going = max(self.applied_index, self._aim) if self._running else self.applied_index
         invariant(going <= through_index, "a stop at {}; {} is being applied", through_index, going)
@@ -258,6 +256,8 @@ class ApplyWorker:
         if self._held and not self._closing:
             self.pause()
             self._on_progress([])  # it has said that it runs
+
+    # -- steering
 
     def save(self, saved: Callable[[BaseException | None], None]) -> None:
         """Have everything that is applied now saved so that a power loss cannot undo it; then call ``saved``."""
@@ -308,6 +308,8 @@ class ApplyWorker:
         if self._before is not None:
             self._before[0].drop()
 
+    # -- applying
+
     def _start(self) -> None:
         cursor = self._cursor
         unfit = self.useless or (cursor.state is WorkerState.DAMAGED and self.damage is None)
@@ -324,7 +326,10 @@ class ApplyWorker:
         self._running, self._urgent = True, False
         limit = cursor.limit if nearest is None else min(cursor.limit, nearest.through_index)
         self._started, self._aim = self._clock.monotonic(), limit
-        group = ApplyGroup(self.log, self.machine, self.dedupe, self._settings, cursor.applied.applied_index, limit)
+        after, alone = cursor.applied.applied_index, cursor.one_by_one > 0
+        self._group = group = ApplyGroup(
+            self.log, self.machine, self.dedupe, self._settings, after=after, through=limit, alone=alone
+        )
         if self._is_at_hand():
             # Soon, not now: whoever has called us is in the midst of something.
             self._here = True
@@ -424,7 +429,7 @@ class ApplyWorker:
         self.last_error = repr(error)
         corrupt, self.damage = isinstance(error, CorruptData), error if isinstance(error, DamagedBatch) else None
         useless = corrupt and self.damage is None and not self._closing
-        self._cursor.failed(error, damaged=corrupt, useless=useless, attempts_max=self._settings.retry_attempts_max)
+        self._cursor.failed(error, group=self._group, damaged=corrupt, useless=useless)
         log.error(
             "apply_failed",
             partition=self.log.partition_id,
@@ -435,10 +440,7 @@ class ApplyWorker:
             exc_info=traced(error) if self._cursor.attempts == 1 else None,
         )
         if self._cursor.state is WorkerState.RETRYING:
-            pause_ms = min(
-                self._settings.retry_initial_ms * 2 ** (self._cursor.attempts - 1), self._settings.retry_max_ms
-            )
-            self._timer = asyncio.get_running_loop().call_later(pause_ms / 1000, self._retry)
+            self._timer = asyncio.get_running_loop().call_later(self._cursor.pause_s(self._settings), self._retry)
         self._on_progress([])
 
     def _retry(self) -> None:

@@ -9,7 +9,8 @@ from typing import NamedTuple, NoReturn
 
 from logboom.errors import CorruptData, Voided
 from partitions.log.batch import HEADER_BYTES, Batch, is_batch, is_mixed, origins_of, parse_batch, parse_header
-from partitions.log.committed import NOWHERE_SEGMENT, Committed, ref_at
+from partitions.log.columns import NOWHERE_SEGMENT, ref_at
+from partitions.log.committed import Committed
 from partitions.log.files import OpenFiles
 from partitions.log.reading import DamagedBatch, SegmentRemoved, damaged_batch
 from partitions.log.unread import Unread, apart
@@ -34,10 +35,10 @@ class Chunk(NamedTuple):
     """Batches that lie back to back. ``raw`` is what was read: nothing of it is copied."""
 
     position: int
-    """Of the first one, in the order of the log."""
+    """Position of the first one, in the order of the log."""
     lengths: Sequence[int]
     last_index: int
-    """Of the last record."""
+    """Index of the last record."""
     global_indexes: array[int]
     raw: memoryview
 
@@ -65,7 +66,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkReader:
-    """Of one partition's log; blocking, any thread."""
+    """Reads runs of batches of one partition's log, as they lie; blocking, any thread."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Lease:
 
 
 class Leases:
-    """Of one partition's log. ``lease_s``: one whose reader took nothing for so long holds nothing back."""
+    """Who reads one partition's log, and from where. ``lease_s``: who took nothing for so long holds nothing back."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, NoReturn
 
 from logboom.errors import Voided
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
-from partitions.log.committed import NOWHERE_SEGMENT, Committed
+from partitions.log.columns import NOWHERE_SEGMENT
+from partitions.log.committed import Committed
 from partitions.log.reading import DamagedBatch
 from partitions.log.segment import BatchRef
 

@@ -53,9 +53,9 @@ class PartitionLog(LogFetching):
         partition_id: PartitionId,
         settings: LogSettings,
         mode: DurabilityMode,
-        headers_only: bool = False,
-        clock: Clock | None = None,
-        shelf: Shelf | None = None,
+        headers_only: bool,
+        clock: Clock | None,
+        shelf: Shelf | None,
     ) -> None:
         super().__init__(
             disk=disk,
@@ -68,7 +68,6 @@ class PartitionLog(LogFetching):
         self.partition_id = partition_id
         self.mode = mode
         self.damage: list[Damage] = []
-        self.committed_index = PartitionLogIndex(0)
         self.highest_index = PartitionLogIndex(0)
         self._tentative = Tentative()
         self._head = NO_DIGEST
@@ -148,6 +147,14 @@ class PartitionLog(LogFetching):
         Segments before the last were synced before the next one was made.
         """
         return self.open_segment.write_again(proven)
+
+    def doubt(self, *, lacks: bool) -> None:
+        """At start, behind ``write_again``, blocking: whether something is lost here that had been acknowledged.
+
+        Its copy may come to lie just where it lay, and fail to be synced: nothing would tell the two apart at the next
+        start. So that one takes nothing for proven that no index names, nor does any until nothing is lacking.
+        """
+        self.open_segment.doubt(lacks=lacks)
 
     # -- holding
 

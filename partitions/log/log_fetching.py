@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from logboom.types import NUMBER_MAX, PartitionLogIndex
-from partitions.log.committed import Columns
+from partitions.log.columns import Columns
 from partitions.log.log_holes import LogHoles
 from partitions.log.open_segment import OpenSegment
 from partitions.log.places import PLACES, Rows, saving, with_fetched

@@ -21,6 +21,8 @@ from ports.disk import Disk, File
 from ports.invariant import InvariantViolated, invariant
 from ports.sync import Redo
 
+DOUBTED: Final = "doubted"
+"""An empty file: what stands in a log in the place of something that was lost may not be on the disk."""
 SEALED: Final = 1 << 63
 """Where no index of a part ends."""
 ALLOCATION_BYTES_MIN, ALLOCATION_BYTES_MAX = 64 * KIB, 4 * MIB
@@ -109,6 +111,8 @@ class OpenSegment:
         self._allocated = 0
         self._proven = 0
         """So many of the batches were synced before an index named them, as a start has found."""
+        self._doubted = False
+        """As far as ``write_again`` has found."""
         self._lock = threading.Lock()
         """Held while the file is written to, synced or exchanged."""
         self._dirty = False
@@ -150,9 +154,10 @@ class OpenSegment:
 
     def write_again(self, proven: Callable[[BatchRef], bool]) -> int:
         """See PartitionLog."""
+        self._doubted = self._disk.exists(self._directory / DOUBTED)
         if self._file is None:
             return 0
-        in_order = self._in_order()
+        in_order = 0 if self._doubted else self._in_order()
         doubtful = [
             ref for at, ref in enumerate(self._refs[self._proven :], self._proven) if at >= in_order or not proven(ref)
         ]
@@ -164,6 +169,14 @@ class OpenSegment:
         if ranges:
             self._file.sync()
         return sum(length for _, length in ranges)
+
+    def doubt(self, *, lacks: bool) -> None:
+        """See PartitionLog."""
+        if lacks and not self._doubted:
+            self._disk.replace_file(self._directory / DOUBTED)
+        elif self._doubted and not lacks:
+            self._disk.remove(self._directory / DOUBTED)  # if a crash undoes that, all is only written once more
+        self._doubted = lacks
 
     def _in_order(self) -> int:
         """So many batches, from the first on, lie one behind the other, in place and in number.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import NO_DIGEST, GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, parse_header
-from partitions.log.committed import LOST_OFFSET, Columns
+from partitions.log.columns import LOST_OFFSET, Columns
 from partitions.log.compaction import orphans
 from partitions.log.open_segment import OpenSegment
 from partitions.log.places import PLACES, decode_places, newest_of, pieces_of
@@ -23,9 +23,9 @@ class LogBase(NamedTuple):
 
     last_index: PartitionLogIndex = PartitionLogIndex(0)
     digest: bytes = NO_DIGEST
-    """Of the batch that ends there."""
+    """Digest of the batch that ends there."""
     global_index: GlobalLogIndex = GlobalLogIndex(0)
-    """Of that batch."""
+    """Global index of that batch."""
     empty_ok: bool = False
     """The node was started from a snapshot: that the log does not say where the batches up to there are is fine,
     and it begins behind them."""

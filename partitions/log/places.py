@@ -20,7 +20,7 @@ from blake3 import blake3
 from logboom.errors import CorruptData
 from logboom.types import DIGEST_BYTES, NO_DIGEST, NUMBER_MAX, PartitionId, PartitionLogIndex, Term
 from partitions.log.batch import HEADER_BYTES
-from partitions.log.committed import LOST_OFFSET, NOWHERE_SEGMENT, STEP, Columns
+from partitions.log.columns import LOST_OFFSET, NOWHERE_SEGMENT, STEP, Columns
 from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef
 from ports.disk import Buffer, Disk
 from ports.formats import refuse_format
@@ -159,7 +159,7 @@ def with_fetched(
 
 
 def _rows_of(columns: Columns, batches: Iterable[tuple[int, bytes]]) -> list[int]:
-    """Of those that are among them, by last index and digest."""
+    """Rows of those batches, named by last index and digest, that are in the columns."""
     rows = ((columns.through(last_index) - 1 - columns.start, last_index, digest) for last_index, digest in batches)
     return [
         row

@@ -11,7 +11,8 @@ from logboom.origins import Origin
 from logboom.records import RecordBlock
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import HEADER_BYTES, BatchHeader, parse_batch, parse_header
-from partitions.log.committed import NOWHERE_SEGMENT, Committed
+from partitions.log.columns import NOWHERE_SEGMENT
+from partitions.log.committed import Committed
 from partitions.log.files import OpenFiles, Shelf
 from partitions.log.recent import RecentBatches
 from partitions.log.segment import BatchRef
@@ -62,7 +63,7 @@ class CommittedBatch(NamedTuple):
     global_index: GlobalLogIndex
     records: RecordBlock | None
     origins: tuple[Origin, ...] = ()
-    """Of a mixed batch."""
+    """Who wrote which records of a mixed batch; empty for any other."""
 
     @property
     def last_index(self) -> PartitionLogIndex:
@@ -79,7 +80,7 @@ class RawBatch(NamedTuple):
 
 
 class LogReader:
-    """Of one partition's log; blocking. ``open_file`` raises SegmentRemoved for one that compaction took away."""
+    """Reads and checks batches of a partition's log; blocking. ``open_file`` raises SegmentRemoved for what is gone."""
 
     def __init__(
         self,

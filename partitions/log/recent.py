@@ -14,9 +14,9 @@ from partitions.log.batch import Batch
 COPY_BYTES: Final = 4096
 """Smaller batches are copied out of the frame that they came in, which they would keep alive."""
 HEADER_BYTES: Final = 512
-"""Of memory, for a header alone."""
+"""Memory that a header alone takes."""
 ORIGIN_BYTES: Final = 256
-"""Of memory, for each origin of a mixed batch beside its header."""
+"""Memory that each origin of a mixed batch takes beside its header."""
 TXN_KEY_BYTES: Final = 256
 """What a key that a transaction looks at counts for where so many bytes may be applied at once: it may take 15."""
 
@@ -28,9 +28,9 @@ INLINE_RECORDS_MAX: Final = 64
 class _Kept(NamedTuple):
     batch: Batch
     nbytes: int
-    """Of memory."""
+    """Memory that it takes."""
     work: int
-    """As if it were bytes."""
+    """What applying it costs, counted as if it were bytes."""
 
 
 class RecentBatches:
@@ -104,7 +104,7 @@ class RecentBatches:
 
 
 def _more_work(batch: Batch) -> int | None:
-    """Of commands over several keys, beside its bytes. None: more than the loop has time for.
+    """What its commands over several keys cost beside its bytes. None: more than the loop has time for.
 
     As ranges of keys are that it removes: what is not here is applied on threads.
     """

@@ -9,6 +9,7 @@ an ``.idx``, too, of what was synced by then.
 
 from __future__ import annotations
 
+import errno
 import re
 import struct
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import google_crc32c
+import structlog
 from blake3 import blake3
 
 from logboom.batch_layout import HEAD
@@ -25,6 +27,9 @@ from partitions.log.batch import HEADER_BYTES, MAGIC, parse_batch, parse_header
 from ports.disk import Disk, File
 from ports.zeros import only_zeros
 
+log = structlog.get_logger(__name__)
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 SEGMENT_MAGIC: Final = b"LBSEGM"
 NAME: Final = re.compile(r"[0-9]{20}-[0-9]{8,}\.log")
 INDEX_MAGIC: Final = b"LBIDX1"
@@ -273,7 +278,8 @@ def load(
         if not only_zeros(raw, found.end - start):
             found.damage.append(Damage(str(path), found.end, len(raw[found.end - start :].rstrip(b"\0"))))
         else:
-            disk.replace_file(index, pack_index(found.refs, ordinal=ordinal, end=found.end))
+            rows = pack_index(found.refs, ordinal=ordinal, end=found.end)
+            _keep(disk, index, rows, otherwise="index_not_written")
         file.close()
         return found, None
     _cut_torn_tail(disk, file, raw, start, found.end)
@@ -331,6 +337,16 @@ def _cut_torn_tail(disk: Disk, file: File, raw: bytes, start: int, end: int) -> 
     rest = raw[end - start :].rstrip(b"\0")
     if rest:
         # Never acknowledged (the parent journal knows what was); kept aside for whoever wants to know.
-        disk.replace_file(file.path.with_suffix(".broken"), rest)
+        _keep(disk, file.path.with_suffix(".broken"), rest, otherwise="torn_tail_not_kept")
         file.write([bytes(len(rest))], offset=end)
         file.sync()
+
+
+def _keep(disk: Disk, path: Path, content: bytes, *, otherwise: str) -> None:
+    """A file that its log does without. On a full disk it has to: whoever does not start gives no room back either."""
+    try:
+        disk.replace_file(path, content)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        log.warning(otherwise, path=str(path), error=str(error))  # half of it goes with what crashes leave

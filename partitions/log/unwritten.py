@@ -12,7 +12,7 @@ from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef, segment_first
 
 
 class Unwritten:
-    """Of one log. On the loop, but for ``find``."""
+    """What one log has appended and not written, and where it will lie. On the loop, but for ``find``."""
 
     def __init__(self, settings: LogSettings, names: dict[int, str]) -> None:
         """``names``: the log's segment files by ordinal, to which those are added that begin here."""

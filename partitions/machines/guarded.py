@@ -15,10 +15,13 @@ from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 import structlog
 
+from logboom import errors
 from logboom.commands import Value
+from logboom.errors import LogboomError
 from logboom.state_machine import ApplyBatch, Entry, Machine, Position, Results, Sealed, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from ports.scrub import Pieces
+from ports.telling import TOLD_MAX, tellable
 
 log = structlog.get_logger(__name__)
 
@@ -31,13 +34,16 @@ OF_THE_DISK: Final = frozenset(
 
 
 def answer(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``call`` gives. Raises an Exception for whatever it raises, StopIteration apart: that is none elsewhere."""
+    """What ``call`` gives. Raises an Exception for whatever it raises, StopIteration apart: that is none elsewhere.
+
+    Its text can be had: whoever gets it asks for that, on the loop, too, where nobody could tell whose error it is.
+    """
     try:
         return call(*args, **kwargs)
     except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        if _is_wanted(error):
             raise
-        raise _unwanted(name, error) from error
+        raise _instead(name, error) from error
 
 
 def kept(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -50,21 +56,42 @@ def kept(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     except OSError as error:
         if error.errno in OF_THE_DISK:
             raise
-        raise _unwanted(name, error) from error
+        raise RuntimeError(_story(name, error)) from error
 
 
 def each(name: str, make: Callable[[], Iterator[T]]) -> Generator[T, None, None]:
     """The same of what is iterated over."""
     try:
         yield from make()
-    except (Exception, GeneratorExit):
+    except GeneratorExit:
         raise
     except BaseException as error:
-        raise _unwanted(name, error) from error
+        if _is_wanted(error):
+            raise
+        raise _instead(name, error) from error
 
 
-def _unwanted(name: str, error: BaseException) -> RuntimeError:
-    return RuntimeError(f"the state machine {name!r} raised {error!r}")
+def _is_wanted(error: BaseException) -> bool:
+    """It is an Exception, and has a text, of a bounded size: its argument may be a batch."""
+    if not isinstance(error, Exception) or isinstance(error, StopIteration):
+        return False
+    try:
+        return all(type(text) is str and len(text.encode()) <= TOLD_MAX for text in (repr(error), str(error)))
+    except BaseException:  # noqa: BLE001 - a user's code, and so is what it raises: it is told in another one's text
+        return False
+
+
+def _instead(name: str, error: BaseException) -> Exception:
+    """What is raised in its place: of its kind, where more depends on that than what is said."""
+    story = _story(name, error)
+    if isinstance(error, LogboomError):
+        ours: type[LogboomError] = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        return ours(story)
+    return OSError(error.errno, story) if isinstance(error, OSError) else RuntimeError(story)
+
+
+def _story(name: str, error: BaseException) -> str:
+    return f"the state machine {name!r} raised {tellable(error)}"
 
 
 class Guarded:
@@ -110,8 +137,13 @@ class Guarded:
         kept(self._name, self._machine.checkpoint)
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
-        """See Machine."""
-        return answer(self._name, self._machine.apply, batches, seal)
+        """See Machine. Raises RuntimeError for a want of memory: ours passes, a user's may be one command's."""
+        try:
+            return answer(self._name, self._machine.apply, batches, seal)
+        except (MemoryError, OSError) as error:
+            if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+                raise RuntimeError(_story(self._name, error)) from error
+            raise
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
         """See Machine."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import ClassVar, Final
 
@@ -23,114 +22,21 @@ from logboom.errors import CorruptData, InvalidRequest, RecordTooLarge
 from logboom.state_machine import NOWHERE, ApplyBatch, Entry, Position, Results, Sealed, Space, in_order
 from partitions.machines.kv_apply import LOADED_BYTES_MAX, OK, apply_blocks
 from partitions.machines.kv_dump import KvDump
-from partitions.machines.kv_layers import ENTRY_BYTES, Emptied, Layer, Ordered, Range, in_range, merged
-from partitions.machines.kv_rows import ROWS_MIN, Puts, Rows, Stacked, puts_of
+from partitions.machines.kv_layers import ENTRY_BYTES, Emptied, Layer, Range, in_range, merged
+from partitions.machines.kv_rows import ROWS_MIN, Puts, puts_of
+from partitions.machines.kv_unsaved import HALF, Missing, Unsaved
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces, twice, unreadable_is_damage
 from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateView
 
 CHUNK_BYTES: Final = 256 << 10
-"""Of a scan (a value may go over): as many as there are scans may wait for clients that do not read."""
+"""Of one chunk of a scan; a value may go over. Each scan may have one waiting for a client that does not read."""
 GET_BYTES_MAX: Final = 64 << 20
-"""Of the values of one ``get``."""
+"""The values of one ``get`` together."""
 LOAD_BYTES: Final = 4 << 20
-"""Of one transaction of ``load``."""
+"""What ``load`` writes in one transaction."""
 LOADS_MAX: Final = 256
-"""Of one group, from rows one by one, each of which takes ten times as long as from a dictionary."""
-ABOVE_ROWS_MAX: Final = 1024
-"""Keys written one by one: to go through them with each group costs less than to do without rows until a checkpoint."""
-
-
-class Missing(Enum):
-    """Nothing is known of a key; None says that it is gone."""
-
-    MISSING = auto()
-
-
-class _Unsaved:
-    """The newest state of what has changed since a checkpoint, and the memory that it takes."""
-
-    def __init__(self, room: int = 0) -> None:
-        """``room``: rows that there may be."""
-        self._room = room
-        self._held = False
-        """Rows stay as they are."""
-        self._parts: tuple[Rows | None, Layer] = (None, {})
-        """What was put in bulk first, and a dictionary above it. To other threads both change at once."""
-        self.keys = Ordered(self._parts[1])
-        """Of the dictionary: those of all after ``settle``."""
-        self.meta: Layer = {}
-        self.nbytes = 0
-
-    @property
-    def room(self) -> int:
-        """That its rows take: the next ones may be as many."""
-        rows, _ = self._parts
-        return 0 if rows is None else len(rows)
-
-    @property
-    def has_rows(self) -> bool:
-        """Not all of it is in the dictionary."""
-        return self._parts[0] is not None
-
-    def hold(self) -> Mapping[bytes, bytes | None]:
-        """All of it, as it is now, for whoever goes through it later. No copy of rows: they do not change any more."""
-        self._held = True
-        rows, newer = self._parts
-        return dict(newer) if rows is None else Stacked(rows, dict(newer))
-
-    @property
-    def state(self) -> Mapping[bytes, bytes | None]:
-        """All of it."""
-        rows, newer = self._parts
-        return newer if rows is None else Stacked(rows, newer)
-
-    def get(self, key: bytes) -> bytes | Missing | None:
-        """The value; None: the key is gone."""
-        rows, newer = self._parts
-        if key in newer:
-            return newer[key]
-        found = None if rows is None else rows.get(key)
-        return Missing.MISSING if found is None else found
-
-    def find(self, keys: Sequence[bytes]) -> Layer:
-        """Those of them of which something is known."""
-        rows, newer = self._parts
-        found = {} if rows is None else rows.find(keys)
-        found.update({key: newer[key] for key in keys if key in newer})
-        return found
-
-    def settle(self) -> None:
-        """Have all of it in the dictionary. Not while somebody changes it."""
-        rows, newer = self._parts
-        if rows is not None:
-            state = Stacked(rows, newer).layer()
-            self.nbytes += _size(state) - _size(newer) - rows.nbytes
-            self._parts, self.keys = (None, state), Ordered(state)
-
-    def merge(self, state: Mapping[bytes, bytes | None], meta: Mapping[bytes, bytes | None]) -> None:
-        """Later changes."""
-        self.nbytes += _merge(self._parts[1], state) + _merge(self.meta, meta)
-
-    @property
-    def takes_rows(self) -> bool:
-        """What is put may become a row: little is above them, and nobody holds them."""
-        return not self._held and len(self._parts[1]) <= ABOVE_ROWS_MAX
-
-    def put(self, puts: Puts, meta: Mapping[bytes, bytes | None]) -> None:
-        """Later changes, in bulk."""
-        rows, newer = self._parts
-        if self.takes_rows and (rows is None or rows.takes(puts)):
-            rows = Rows(puts, self._room) if rows is None else rows
-            before, left = rows.nbytes, _left(newer, puts)  # first what may want memory: all of it, or nothing happens
-            if rows.put(puts):
-                self.nbytes += rows.nbytes - before + _size(left) - _size(newer)
-                if left is not newer:
-                    self.keys = Ordered(left)
-                self._parts = rows, left
-                self.nbytes += _merge(self.meta, meta)
-                return
-        self.merge(puts.layer(), meta)
+"""Keys that a group looks up in rows one by one, each ten times as slow as in a dictionary; then it makes one."""
 
 
 class KvMachine:
@@ -147,9 +53,11 @@ class KvMachine:
         self._position = self._file.position()
         self._lock = threading.Lock()
         """For moving from one consistent view to the next; never held during I/O."""
-        self._changes = _Unsaved()
-        self._saving = _Unsaved()
-        """Older changes, on their way into the file."""
+        self._changes = Unsaved()
+        self._saving = Unsaved()
+        """Older changes, on their way into the file: where a checkpoint has failed, until one has not."""
+        self._saving_at: Position | None = None
+        """What they are of; None: there are none."""
         self._emptied = Emptied()
         """Of what is applied; for `apply` alone."""
         self._closed = False
@@ -169,7 +77,7 @@ class KvMachine:
 
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         """See Machine."""
-        with self._lock:  # a checkpoint that fails puts back what it was saving
+        with self._lock:  # a checkpoint moves what it is to save
             layers = (self._changes, self._saving)
             emptied = self._emptied
         # What is emptied has to be told of every key that is put.
@@ -213,7 +121,10 @@ class KvMachine:
             results, changed, ranges = apply_blocks(batches, load, within, has, loaded_bytes=self._loaded_bytes)
         position, meta = seal(results)
         with self._lock:
-            self._changes.merge(changed, meta)
+            try:
+                self._changes.merge(changed, meta)
+            except BaseException as error:
+                raise self._half(error) from error
             self._position = position
         _remember(emptied, ranges, changed)
         return results
@@ -221,25 +132,36 @@ class KvMachine:
     def _apply_puts(self, puts: Puts, results: Results, seal: Callable[[Results], Sealed]) -> Results:
         position, meta = seal(results)
         with self._lock:
-            self._changes.put(puts, meta)
+            state = None if self._changes.put(puts) else puts.layer()
+            try:
+                if state is None:
+                    self._changes.note(meta)
+                else:
+                    self._changes.merge(state, meta)
+            except BaseException as error:
+                raise self._half(error) from error
             self._position = position
         return results
 
+    def _half(self, error: BaseException) -> CorruptData:
+        """A part of a group is there: tried again it would count twice. Nobody sees or saves it. Under the lock."""
+        self._changes = HALF
+        return CorruptData(f"a group of batches was applied in part: {error!r}")
+
     def checkpoint(self) -> None:
         """See Machine."""
+        if self._saving_at is not None:
+            self._save(self._saving_at)  # the last one has failed: nothing newer may be saved in front of that
         with self._lock:
-            saving, position = self._changes, self._position
-            self._saving, self._changes = saving, _Unsaved(saving.room)
-        try:
-            self._file.write(saving.state, saving.meta, position)
-        except BaseException:
-            with self._lock:  # nothing is lost, nothing is half there: as if it had not been tried
-                later, self._changes, self._saving = self._changes, saving, _Unsaved()
-                later.settle()
-                saving.merge(later.state, later.meta)
-            raise
+            at, newer = self._position, Unsaved(self._changes.room)
+            self._saving, self._saving_at, self._changes = self._changes, at, newer
+        self._save(at)
+
+    def _save(self, at: Position) -> None:
+        """What is on its way. If it fails it stays there, read and counted as before: to put it back takes memory."""
+        self._file.write(self._saving.state, self._saving.meta, at)
         with self._lock:
-            self._saving = _Unsaved()
+            self._saving, self._saving_at = Unsaved(), None
             self._emptied = Emptied()  # there is nothing to go through any more, and what is written need not be noted
 
     def get(self, keys: Sequence[bytes]) -> tuple[list[Value | None], Position]:
@@ -267,10 +189,10 @@ class KvMachine:
     ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
         """See Machine."""
         with self._lock:
-            file, position = self._file.view(), self._position
             self._settle()
             layers = (self._saving.keys, self._changes.keys)
             keys, changes = in_range(*layers, start=start, end=end, limit=limit)
+            file, position = self._file.view(), self._position
         rows: list[tuple[bytes, Value]] = []
         count = nbytes = 0
         with file:
@@ -351,7 +273,7 @@ class KvMachine:
         self._file.write(state, meta, position)
         # A power loss may undo the last transaction: let that be one that changes nothing.
         self._file.write({}, {}, position)
-        self._position, self._emptied = position, Emptied()
+        self._position, self._saving_at, self._emptied = position, None, Emptied()
 
     def close(self) -> None:
         """See Machine."""
@@ -373,7 +295,7 @@ class KvMachine:
 
     def _drop(self) -> None:
         """Who has closed it may be known to it, and both be garbage that is looked for much later."""
-        self._changes, self._saving = _Unsaved(), _Unsaved()
+        self._changes, self._saving = Unsaved(), Unsaved()
 
 
 def _check_entry(space: Space, key: bytes, value: bytes) -> None:
@@ -395,29 +317,6 @@ def _remember(emptied: Emptied, ranges: Sequence[Range], changed: Layer) -> None
         for key, raw in changed.items():
             if raw is not None:
                 emptied.filled(key)
-
-
-def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
-    """Put ``changed`` over ``layer``; returns by how many bytes of memory it has grown."""
-    before, replaced = len(layer), sum(map(len, filter(None, map(layer.get, changed)))) if layer else 0
-    layer.update(changed)
-    fresh = len(layer) - before
-    # Keys are short: which of them are new would cost more to find out than it is worth.
-    keys = sum(map(len, changed)) * fresh // max(1, len(changed))
-    return fresh * ENTRY_BYTES + keys + sum(map(len, filter(None, changed.values()))) - replaced
-
-
-def _left(newer: Layer, puts: Puts) -> Layer:
-    """Of a dictionary what these do not put again: rows are below it."""
-    if not newer:
-        return newer
-    again = set(puts.keys())
-    return {key: value for key, value in newer.items() if key not in again}
-
-
-def _size(layer: Layer) -> int:
-    """The memory that it takes, as ``_merge`` has it."""
-    return len(layer) * ENTRY_BYTES + sum(map(len, layer)) + sum(map(len, filter(None, layer.values())))
 
 
 def _values(

@@ -58,9 +58,9 @@ SAFE: Final = float(1 << 62)
 """Sums of magnitudes below this cannot leave the 64-bit range."""
 VECTOR_RECORDS_MIN: Final = 16
 LOADED_BYTES_MAX: Final = 64 << 20
-"""Of what a group has looked at."""
+"""What a group keeps of the values that it has looked at."""
 HEAD_BYTES: Final = 4096
-"""Of a value that are kept of it, or twice what it was compared with, if that is more: a few bytes of a command may ask
+"""How much of a value is kept, or twice what it was compared with, if that is more: a few bytes of a command may ask
 for one of many megabytes, and as many commands as there is room for in a request for the same one."""
 INFINITY_BITS: Final = 0x7FF << 52
 NAN_QUIET: Final = 1 << 51

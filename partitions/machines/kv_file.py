@@ -97,13 +97,14 @@ class KvFile:
                 (directory / "data.mdb").unlink(missing_ok=True)  # half of its first pages would pass for damage
             raise found or CorruptData(f"{directory}: LMDB cannot open it: {error}", path=str(directory)) from error
         try:
-            with _no_nonsense(directory):
-                self._state, self._meta, self._system = (
-                    self._env.open_db(name, create=not readonly) for name in (b"state", b"meta", b"system")
-                )
-                self._check_format(readonly=readonly)
+            self._state, self._meta, self._system = (
+                self._env.open_db(name, create=not readonly) for name in (b"state", b"meta", b"system")
+            )
+            self._check_format(readonly=readonly)
         except BaseException as error:
             self._env.close()
+            if isinstance(error, DAMAGE):
+                raise CorruptData(f"{directory}: LMDB: {error}", path=str(directory)) from error
             if isinstance(error, lmdb.NotFoundError):
                 raise CorruptData(f"{directory}: no state: {error}", path=str(directory)) from error
             if isinstance(error, lmdb.Error) and (found := _system_error(error, directory)) is not None:
@@ -139,7 +140,10 @@ class KvFile:
 
     def view(self) -> KvView:
         """See StateFile."""
-        return KvView(self._env.begin(db=self._state), self._meta, self._directory)
+        try:
+            return KvView(self._env.begin(db=self._state), self._meta, self._directory)
+        except lmdb.MemoryError as error:
+            raise MemoryError(f"{self._directory}: LMDB: {error}") from error
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
         """See StateFile."""
@@ -261,11 +265,13 @@ class KvView:
 
 @contextmanager
 def _no_nonsense(directory: Path) -> Iterator[None]:
-    """Raises CorruptData where LMDB meets pages that it cannot make sense of."""
+    """Raises CorruptData where LMDB meets pages that it cannot make sense of, MemoryError where it lacks memory."""
     try:
         yield
     except DAMAGE as error:
         raise CorruptData(f"{directory}: LMDB: {error}", path=str(directory)) from error
+    except lmdb.MemoryError as error:
+        raise MemoryError(f"{directory}: LMDB: {error}") from error
 
 
 def _sync_names(directory: Path) -> None:

@@ -28,7 +28,7 @@ ROWS_MIN: Final = ApplySettings().rows_min
 BLOCK_MIN: Final = 64
 """Records of a batch, on average: to look at one as columns takes as long as to apply some thirty."""
 ROW_BYTES_MAX: Final = 2048
-"""Of larger ones copying is what costs, and arrays that double would be large."""
+"""Larger rows go into a dictionary: copying is what they cost, and arrays that double would be large."""
 KEY_BYTES_MAX: Final = 64
 ROW_BYTES: Final = 64
 """Roughly what a row in memory costs beside key and value."""

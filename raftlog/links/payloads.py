@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
 from logboom.errors import CorruptData, IndexCompacted, PartitionDestroyed
+from logboom.types import PartitionId
 from raftlog.entries.entry import Route
 from raftlog.links.lacks import Lack
 
@@ -59,6 +60,13 @@ class Payloads(Protocol):
         """At start, blocking: write and sync what was found and may not be on the disk.
 
         What was ``acknowledged`` is there, but for write-behind and batches whose digest is in ``carried``.
+        """
+        ...
+
+    def doubt(self, lacking: AbstractSet[PartitionId]) -> None:
+        """At start, behind ``write_again``, blocking: of these something is missing that was ``acknowledged``.
+
+        That says nothing of the copy that is received in its place: the next ``write_again`` does not go by it there.
         """
         ...
 

@@ -44,6 +44,7 @@ def recover(journal: Journal, payloads: Payloads, group: GroupSync) -> Recovered
         for route in unpack_routes(command)
         if not payloads.holds(route) and not (route.digest in voided and payloads.concede(route))
     ]
+    payloads.doubt({wanted.route.partition_id for wanted in missing if (wanted.raft_index or 0) <= journal.floor})
     group.flush()
     return Recovered(put_back, missing)
 

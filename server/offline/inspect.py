@@ -11,7 +11,7 @@ import msgspec
 from logboom.errors import CorruptData, InvalidRequest
 from logboom.types import PartitionId
 from partitions.log.batch import parse_header
-from partitions.log.committed import LOST_OFFSET
+from partitions.log.columns import LOST_OFFSET
 from partitions.log.places import HEADER, decode_places
 from partitions.log.segment import (
     NAME,

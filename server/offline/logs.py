@@ -10,7 +10,7 @@ from typing import Final
 
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.types import DIGEST_BYTES, PartitionId, Term
-from partitions.log.committed import LOST_OFFSET, NOWHERE_SEGMENT, Columns
+from partitions.log.columns import LOST_OFFSET, NOWHERE_SEGMENT, Columns
 from partitions.log.places import PLACES, decode_places, newest_of
 from partitions.log.segment import (
     INDEX_HEADER,

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.sessions.submits import OneATurn
+from dispatcher.sessions.turns import OneATurn
 from logboom.access import Right
 from logboom.errors import PermissionDenied
 from ports.http import HttpRequest, HttpResponse

@@ -215,7 +215,7 @@ MUTANTS: Final = (
         ("BarrierAll",),
         (
             Edit(
-                "dispatcher.sessions.over_all:OverAll.true",
+                "dispatcher.sessions.over_all:OverAll.answered",
                 "if self._requests.keys().isdisjoint(request_ids):",
                 "if True:",
             ),

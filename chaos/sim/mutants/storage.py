@@ -188,14 +188,14 @@ MUTANTS: Final = (
         (
             Edit(
                 KV + "checkpoint",
-                "self._saving, self._changes = saving",
-                "late, self._saving, self._changes = self._saving, saving",
+                "self._saving, self._saving_at, self._changes = self._changes,",
+                "self._late, self._saving, self._saving_at, self._changes = self._saving, self._changes,",
             ),
-            Edit(KV + "checkpoint", "write(saving.state,", "write(late.state,"),
+            Edit(KV + "_save", "write(self._saving.state,", "write(self._late.state,"),
             Edit(
-                KV + "checkpoint",
-                "with self._lock:\n        self._saving = _Unsaved()\n",
-                "with self._lock:\n        self._saving.nbytes = 0\n",
+                KV + "_save",
+                "self._saving, self._saving_at = Unsaved(), None",
+                "self._saving.nbytes, self._saving_at = 0, None",
             ),
         ),
     ),
@@ -209,6 +209,6 @@ MUTANTS: Final = (
         "dedupe-not-saved",
         "What producers have done is not part of a checkpoint: after a crash it is forgotten (I5, I6).",
         ("I5", "I6", "I8", "SnapshotEquivalence"),
-        (Edit(KV + "checkpoint", "saving.meta, position)", "{}, position)"),),
+        (Edit(KV + "_save", "self._saving.meta, at)", "{}, at)"),),
     ),
 )

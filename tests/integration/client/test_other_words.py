@@ -23,7 +23,7 @@ b'cid' b'9 figs'
 (1,)
 True True
 MISMATCH
-0 b'config/rate' b'20'
+0 b'config/rate' b'10'
 1 b'config/rate' b'20'
 ['OK', 'OTHERWISE']
 [(40,), (60,), b'refused']

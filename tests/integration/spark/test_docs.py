@@ -32,6 +32,8 @@ def test_the_client_example(small, capsys):
 
 
 def test_the_spark_example(spark, small, capsys):
+    """Behind the client's, on the same cluster: whoever reads the page pastes both, and its key has one number."""
+    exec(EXAMPLES[0], {})
     exec(EXAMPLES[1], {"spark": spark})
     shown = capsys.readouterr().out
     assert "|apples|    10|  400|" in shown

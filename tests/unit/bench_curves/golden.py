@@ -45,6 +45,7 @@ def curves() -> dict[str, Any]:
     return {
         "curves": {
             "bulk over partitions": _curve("partitions", "commands/s", (1, 5e5, ""), (8, 7e5, ""), (1000, 5e5, "")),
+            "bulk over nodes": _curve("nodes", "commands/s", (1, 2e6, ""), (3, 1e6, ""), (5, 5e5, "")),
             "bytes over size": _curve("bytes", "MB/s", (16, 100, ""), (4096, 180, ""), (1 << 20, 210, "")),
             "read over length": _curve("GB", "ms", (1, 6, "cold"), (8, 6, "cold"), (1, 2, "warm"), (8, 2, "warm")),
             "disk over time": {**_curve("s", "MB", *((k, 40 + k % 3, "n1") for k in range(1, 60))), "linear": True},

@@ -327,18 +327,16 @@ class TestLeading:
         assert isinstance(after[0], BarrierBlocked)
 
 
-class TestCounting:
-    def test_what_became_of_them_is_counted(self) -> None:
-        desk = Desk()
-        desk.wait(0)
-        desk.wait(1)
-        desk.wait(1)
-        desk.apply(A, 1)
-        desk.wait(9, deadline=1.0)
-        desk.barriers.expire(1.0)
-        desk.state(B, "paused")
-        desk.wait(9, [B])
-        assert (desk.barriers.reached, desk.barriers.timed_out, desk.barriers.blocked) == (3, 1, 1)
+def test_each_is_told_once_what_became_of_it() -> None:
+    desk = Desk()
+    there = [desk.wait(target)[1] for target in (0, 1, 1)]
+    desk.apply(A, 1)
+    _, late = desk.wait(9, deadline=1.0)
+    desk.barriers.expire(1.0)
+    desk.state(B, "paused")
+    _, stuck = desk.wait(9, [B])
+    assert [reached(answers) for answers in there] == [True] * 3
+    assert [type(answer) for answer in (*late, *stuck)] == [BarrierTimeout, BarrierBlocked]
 
 
 def test_an_answer_may_cancel_another_of_the_same_goal() -> None:

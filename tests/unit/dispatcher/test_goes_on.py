@@ -38,7 +38,7 @@ async def test_barriers_expire_after_one_that_could_not() -> None:
     """From then on none did: whoever waited did so for ever, and in the end nobody else might."""
     barriers = SimpleNamespace(expire=fails)
     backend = SimpleNamespace(barriers=barriers, clock=CLOCK)
-    await goes_on(ClientService.start, "_timer", backend=backend, start=lambda: None)
+    await goes_on(ClientService._tick, "_timer", backend=backend, _tick=lambda: None)
 
 
 async def test_requests_expire_after_one_that_could_not() -> None:

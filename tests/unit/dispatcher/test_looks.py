@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from dispatcher.sessions.looks import REST, Looks
-from dispatcher.sessions.submits import TURN_S
+from dispatcher.sessions.turns import TURN_S
 
 EVERY_S = 0.01
 

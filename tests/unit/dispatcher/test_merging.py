@@ -10,7 +10,7 @@ from dispatcher.reading.merging import Lost, Merge, Picked, Run, Window
 from logboom.errors import CorruptData
 from logboom.types import PartitionId, PartitionLogIndex
 from partitions.log.chunks import Place
-from partitions.log.committed import NOWHERE_SEGMENT
+from partitions.log.columns import NOWHERE_SEGMENT
 from partitions.log.reading import DamagedBatch
 
 A, B = PartitionId(0), PartitionId(1)

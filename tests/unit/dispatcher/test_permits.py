@@ -13,7 +13,8 @@ import pytest
 from dispatcher.pipeline.backend import Backend
 from dispatcher.sessions import admin, permits
 from dispatcher.sessions.permits import ACTIONS, OF_ONE, RIGHTS, check
-from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
 from logboom.access import Right, Rule, Rules
 from logboom.errors import (
     InvalidRequest,

@@ -12,7 +12,7 @@ from dispatcher.pipeline.backend import Backend as PipelineBackend
 from dispatcher.reading import reads
 from dispatcher.reading.views import Views
 from dispatcher.sessions.answering import Answering
-from dispatcher.sessions.waits import Waits
+from dispatcher.sessions.named import Named
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition, NotLeader, QuotaExceeded, Unavailable
 from logboom.settings import ReadSettings, Settings
 from logboom.wire import Frame, Kind
@@ -57,7 +57,7 @@ def asked(node: Any, frame: Frame, *names: str) -> tuple[Answering, asyncio.Futu
     )
     pace: Any = SimpleNamespace(turn=lambda _: asyncio.sleep(0), expect=lambda _: 0, was=lambda *_: None)
     service: Any = SimpleNamespace(backend=node, settings=Settings())
-    answering = Answering(client, service, partitions=Waits(node, client).partitions, pace=lambda: pace)
+    answering = Answering(client, service, partitions=Named(node).partitions, pace=lambda: pace)
     if frame.kind is Kind.GET:
         answering.get(frame, 5.0)
     else:

@@ -12,7 +12,7 @@ import pytest
 from dispatcher.reading.read_rates import ReadRates
 from dispatcher.reading.scans import View
 from dispatcher.sessions.looks import Looks
-from dispatcher.sessions.service import Session
+from dispatcher.sessions.session import Session
 from logboom.commands import Put
 from logboom.config import SCANS_MAX, check
 from logboom.errors import ConfigError, QuotaExceeded, Unavailable

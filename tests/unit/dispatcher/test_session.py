@@ -17,9 +17,10 @@ from dispatcher.reading.reads import keys_of
 from dispatcher.requests import relevant as relevant_module
 from dispatcher.requests.relevant import FIELDS, relevant
 from dispatcher.sessions.looks import Looks
-from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
 from dispatcher.sessions.session_counts import SessionCounts
-from dispatcher.sessions.submits import TURN_S, OneATurn
+from dispatcher.sessions.turns import TURN_S, OneATurn
 from logboom.errors import InvalidRequest
 from logboom.settings import NetSettings, Settings
 from logboom.types import KIB, MIB
@@ -299,6 +300,19 @@ async def test_an_error_that_cannot_be_sent_as_it_is_is_told_without_what_it_hol
     assert (first["code"], first["fields"]) == ("invalid_request", told)
     assert "no such colour" in first["message"]
     assert len(second["message"]) < KIB
+
+
+async def test_so_is_one_whose_message_has_no_text() -> None:
+    """What raises where it is shown raised where the answer was made: there was none."""
+
+    class Entry:
+        def __repr__(self) -> str:
+            raise AttributeError("gone")
+
+    connection, message = Heard(), cast(Any, Entry())
+    opened(connection).fail(1, InvalidRequest(message))
+    [frame] = connection.frames
+    assert (frame.header["code"], frame.header["message"]) == ("invalid_request", "InvalidRequest")
 
 
 @pytest.mark.parametrize(

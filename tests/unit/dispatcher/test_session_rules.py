@@ -11,7 +11,8 @@ from dispatcher.barriers.goals import Want
 from dispatcher.pipeline.backend import Backend
 from dispatcher.sessions import members
 from dispatcher.sessions.looks import Looks
-from dispatcher.sessions.service import ClientService, Session
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
 from dispatcher.sessions.session_counts import SessionCounts
 from logboom.errors import IncompatibleVersion, InvalidRequest, NotLeader, QuotaExceeded, Unavailable
 from logboom.settings import Settings
@@ -120,7 +121,7 @@ class TestBeforeItHasRecovered:
         """One that is created while they are watched begins later."""
         world, hidden = World(), {B}
         world.recovered = lambda partitions=None: not hidden & set(partitions or hidden)  # type: ignore[method-assign]
-        world.waits.recovered = lambda _: None  # type: ignore[method-assign]
+        world.named.check_shown = lambda _: None  # type: ignore[method-assign]
         world.ask(Kind.WATCH, {})
         assert shown(world) == {p for p in world.partition_ids() if p != B}
         hidden.clear()

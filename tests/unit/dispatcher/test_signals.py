@@ -141,6 +141,17 @@ class TestAsking:
         assert list(said.failed) == ["leaves"]
         assert said.node == Verdict("disk", 0.5)
 
+    def test_nor_does_one_whose_error_has_no_text(self) -> None:
+        """`repr` of it raised where it was noted, and all signals stood at what they had said before."""
+
+        class Entry:
+            def __repr__(self) -> str:
+                raise AttributeError("gone")
+
+        said = self.said(bad=Says("node", RuntimeError(Entry())), disk=Says("node", 0.5))
+        assert said.failed == {"bad": "RuntimeError"}
+        assert said.node == Verdict("disk", 0.5)
+
     def test_unless_it_fails_closed(self) -> None:
         assert self.said(bad=Says("node", None, fails_closed=True)).node == Verdict("bad", 1.0)
         closed = self.said(bad=Says("partition", None, fails_closed=True)).partitions

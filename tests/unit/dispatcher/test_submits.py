@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.requests.requests import SubmitRequest
-from dispatcher.sessions.service import ClientService, Session
-from dispatcher.sessions.submits import TURN_S
+from dispatcher.sessions.service import ClientService
+from dispatcher.sessions.session import Session
+from dispatcher.sessions.turns import TURN_S
 from logboom.errors import LogboomError, Overloaded, Unavailable
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings, ClusterSettings, NetSettings, Settings

@@ -16,7 +16,7 @@ from dispatcher.pipeline.pending import Pending
 from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.requests.requests import SubmitPart, SubmitReply, SubmitRequest
 from dispatcher.requests.tracing import Parent, Span, Trace, Tracer, begin, parse_traceparent
-from dispatcher.sessions.service import Session
+from dispatcher.sessions.session import Session
 from logboom.errors import LogboomError, NotLeader, Overloaded
 from logboom.records import RecordBlock
 from logboom.settings import AdmissionSettings

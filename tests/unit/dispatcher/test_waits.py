@@ -191,7 +191,7 @@ class TestBarriers:
 
     def test_the_principal_is_counted_over_its_connections(self) -> None:
         world = World(waiters_per_principal=2)
-        other = Waits(cast("Any", world), world, later=world._later)
+        other = Waits(cast("Any", world), world, world.named, later=world._later)
         world.ask(Kind.BARRIER, {"global_index": 1})
         other.barrier(Frame(Kind.BARRIER, 1, {"global_index": 1}), 100.0, "me")
         with pytest.raises(QuotaExceeded):

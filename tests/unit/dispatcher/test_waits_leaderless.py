@@ -69,7 +69,7 @@ def test_what_lies_beyond_what_is_committed_here_is_asked_of_others_at_once(
 )
 def test_what_is_committed_here_is_waited_for_here(world: World, header: dict[str, Any]) -> None:
     world.ask(Kind.BARRIER, header)
-    assert world.waits.leaderless(MANY) == 0
+    assert world.waits.send_away(MANY) == 0
     world.apply(A, COMMITTED)
     assert [kind for _, kind, _, _ in world.sent] == [Kind.REACHED]
     assert not world.failed
@@ -78,7 +78,7 @@ def test_what_is_committed_here_is_waited_for_here(world: World, header: dict[st
 def test_who_has_no_time_to_ask_elsewhere_gets_all_of_it_here(world: World) -> None:
     world.now = 98.9
     world.ask(Kind.BARRIER, BEYOND)
-    assert world.waits.leaderless(MANY) == 0
+    assert world.waits.send_away(MANY) == 0
     world.barriers.expire(99.9)
     assert not world.failed
     world.barriers.expire(100.0)
@@ -89,7 +89,7 @@ def test_who_has_no_time_to_ask_elsewhere_gets_all_of_it_here(world: World) -> N
 def test_what_others_would_say_has_a_moment_to_come(world: World) -> None:
     world.ask(Kind.BARRIER, {"targets": [[A, 1]], "scope": "quorum"})
     assert not world.failed
-    world.waits.leaderless(MANY)
+    world.waits.send_away(MANY)
     assert sent_away(world) == [1]
 
 
@@ -99,9 +99,9 @@ def test_whoever_waited_before_is_told_and_not_all_of_many_at_once(world: World)
         world.ask(Kind.BARRIER, BEYOND, number)
     world.ask(Kind.BARRIER, {"targets": [[A, 1]]}, 6)
     assert not world.failed
-    assert world.waits.leaderless(3) == 3
+    assert world.waits.send_away(3) == 3
     assert sent_away(world) == [1, 2, 3]
-    assert world.waits.leaderless(MANY) == 2
+    assert world.waits.send_away(MANY) == 2
     assert sent_away(world) == [4, 5]
     assert len(world.barriers) == 1
 
@@ -112,7 +112,7 @@ class Crowd:
     def __init__(self, world: World, count: int) -> None:
         self.world, self.left, self.looks = world, count, 0
 
-    def leaderless(self, most: int) -> int:
+    def send_away(self, most: int) -> int:
         self.looks += 1
         told = min(most, self.left)
         self.left -= told

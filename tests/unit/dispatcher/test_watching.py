@@ -85,7 +85,7 @@ def test_no_more_are_followed_than_the_node_has_room_for_by_however_many_connect
     """Sixty-four streams of all partitions for each connection, and any number of those."""
     monkeypatch.setattr(waits_module, "WATCHED_MAX", 6)
     world = World()
-    other, third = (Waits(cast("Any", world), world, later=world._later) for _ in range(2))
+    other, third = (Waits(cast("Any", world), world, world.named, later=world._later) for _ in range(2))
     world.ask(Kind.WATCH, {"partitions": [A]}, 1)
     other.watch(Frame(Kind.WATCH, 1, {"partitions": [A, B, A]}), "other")
     with pytest.raises(InvalidRequest):
@@ -110,7 +110,7 @@ def test_one_principal_follows_half_of_that_over_all_its_connections(monkeypatch
     """It followed all that may be followed: others were told to come again for as long as it did."""
     monkeypatch.setattr(waits_module, "WATCHED_MAX", 4)
     world = World()
-    again = Waits(cast("Any", world), world, later=world._later)
+    again = Waits(cast("Any", world), world, world.named, later=world._later)
     world.ask(Kind.WATCH, {"partitions": [A]})
     with pytest.raises(QuotaExceeded, match="1 partitions are followed for you") as refused:
         again.watch(Frame(Kind.WATCH, 1, {"partitions": [A, B]}), "me")

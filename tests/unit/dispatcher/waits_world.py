@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from dispatcher.admission.places import Places
+from dispatcher.sessions.named import Named
 from dispatcher.sessions.waits import Waits
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.types import PartitionId
@@ -40,7 +41,8 @@ class World(Desk):
         self.watched = Places("partitions are followed")
         self.writes = 0
         """How often something was handed to the connection."""
-        self.waits = Waits(cast("Any", self), self, later=self._later)
+        self.named = Named(cast("Any", self))
+        self.waits = Waits(cast("Any", self), self, self.named, later=self._later)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> Any:
         entry = (seconds, call)

@@ -9,7 +9,7 @@ from logboom.errors import Voided
 from logboom.types import NO_PRODUCER, GlobalLogIndex, PartitionLogIndex, Term
 from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.apply_counts import MARK_S, MARKS_MAX, Ages, ApplyCounts
-from partitions.log.committed import Columns
+from partitions.log.columns import Columns
 from partitions.log.guessed import SUMMED
 from partitions.log.segment import BatchRef
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
@@ -29,6 +30,7 @@ from tests.unit.partitions.worker_world import world
         lambda batches: [bytes(each.count + 1) for each in batches],
         lambda batches: [b"" for _ in batches],
         lambda batches: [[0] for _ in batches],
+        lambda batches: [np.bytes_(b"\1") for _ in batches],  # what is remembered of it cannot be written
     ],
 )
 def test_others_are_an_error_of_the_machine_and_nothing_is_remembered_of_them(gives: Callable[..., Any]) -> None:

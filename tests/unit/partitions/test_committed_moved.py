@@ -9,7 +9,8 @@ import pytest
 
 from logboom.types import PartitionId, PartitionLogIndex, Term
 from partitions.log import committed as module
-from partitions.log.committed import NOWHERE_SEGMENT, Columns, Committed
+from partitions.log.columns import NOWHERE_SEGMENT, Columns
+from partitions.log.committed import Committed
 from partitions.log.places import decode_places, encode_places
 from partitions.log.segment import BatchRef
 

@@ -14,7 +14,7 @@ from logboom.errors import IndexCompacted
 from logboom.settings import LogSettings
 from partitions.log import committed
 from partitions.log.batch import parse_batch
-from partitions.log.committed import Columns, ref_at
+from partitions.log.columns import Columns, ref_at
 from partitions.log.compaction import Taken
 from partitions.log.log import PartitionLog
 from partitions.log.places import encode_places

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from partitions.log.committed import Columns
+from partitions.log.columns import Columns
 from partitions.log.places import Rows
 from tests.unit.partitions.batches import chain
 from tests.unit.partitions.compaction_world import COUNT, append, base_at, commit, digests, grown, open_log

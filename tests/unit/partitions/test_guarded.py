@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 
 import pytest
 
+from logboom.errors import CorruptData, InvalidRequest
 from logboom.state_machine import NOWHERE, Position, Space
 from partitions.machines.guarded import guard
+from ports.telling import TOLD_MAX
+from tests.unit.partitions.worker_world import Untold
 
 
 def machine(**parts: Any) -> Any:
@@ -201,3 +204,51 @@ def test_a_dump_that_says_no_position_is_closed(
     with pytest.raises(error):
         machine(dump=lambda: dump).dump()
     assert dump.closed == 1
+
+
+class Unwritten(str):
+    """What a ``__str__`` gives that looks like a text."""
+
+    __slots__ = ()
+
+    def __format__(self, _: str) -> str:
+        raise AttributeError("entry")
+
+
+class Odd(Exception):
+    def __str__(self) -> str:
+        return Unwritten("odd")
+
+
+UNTOLD: list[tuple[Exception, type[Exception]]] = [
+    (ValueError(Untold()), RuntimeError),
+    (ValueError("\udcff"), RuntimeError),
+    (ValueError("v" * (TOLD_MAX + 1)), RuntimeError),
+    (Odd(), RuntimeError),
+    (CorruptData(Untold()), CorruptData),  # type: ignore[arg-type]
+    (type("Mine", (InvalidRequest,), {})(Untold()), InvalidRequest),
+    (OSError(errno.ENOSPC, Untold()), OSError),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), UNTOLD)
+@pytest.mark.parametrize("name", ["get", "checkpoint", "scrub"])
+def test_one_whose_text_cannot_be_had_comes_out_as_one_of_its_kind_that_has_one(
+    name: str, error: Exception, kind: type[Exception]
+) -> None:
+    """Whoever asked for its `repr`, on the loop, raised what that did: nobody was told, and nothing went on."""
+
+    def fails(*_: Any) -> Any:
+        raise error
+
+    def halts(*_: Any) -> Any:
+        yield from ()
+        raise error
+
+    found = machine(**{name: halts if name == "scrub" else fails})
+    with pytest.raises(kind, match="the state machine 'mine' raised") as caught:
+        list(getattr(found, name)(*[[b"k"]] if name == "get" else []))
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is error
+    assert "mine" in repr(caught.value)
+    assert getattr(caught.value, "errno", None) == (errno.ENOSPC if kind is OSError else None)

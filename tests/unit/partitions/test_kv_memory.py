@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import lmdb
 import pytest
 
 from logboom.commands import Add, Command, Delete, Put, Value
@@ -17,8 +20,9 @@ from logboom.settings import ApplySettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv, kv_layers
-from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine, _Unsaved
+from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine
 from partitions.machines.kv_file import KvFile
+from partitions.machines.kv_unsaved import Unsaved
 from tests.unit.partitions.kv_world import position, read_and_saved_meanwhile
 
 KEYS = [b"k%02d" % k for k in range(40)]
@@ -89,15 +93,30 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_saved_when_a_crash_leaves_a_prefix_that_can_be_gone_on_from(tmp_path: Path, seed: int) -> None:
-    model = Model(tmp_path, seed)
-    for _ in range(60):
-        what = model.rng.random()
-        if what < 0.7:
+def test_whatever_is_saved_when_a_crash_leaves_a_prefix_that_can_be_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    model, write = Model(tmp_path, seed), KvFile.write
+
+    def beside(file: KvFile, *what: Any) -> None:
+        """Something is applied while it is written, and sometimes that fails, the first time or the second."""
+        if model.rng.random() < 0.6:
             model.step()
-        elif what < 0.9:
+        if model.rng.random() < 0.4:
+            raise MemoryError
+        write(file, *what)
+
+    for _ in range(80):
+        what = model.rng.random()
+        if what < 0.6:
+            model.step()
+        elif what < 0.75:
             model.machine.checkpoint()
             assert model.machine.unsaved_bytes == 0
+        elif what < 0.9:
+            with monkeypatch.context() as patch, suppress(MemoryError):
+                patch.setattr(KvFile, "write", beside)
+                model.machine.checkpoint()
         else:
             before = model.machine.digest() if model.history else None
             saved = model.crash()
@@ -297,20 +316,20 @@ class Between(KvMachine):
     turn: Callable[[], object] | None = None
 
     @property  # type: ignore[override]
-    def _saving(self) -> _Unsaved:
+    def _saving(self) -> Unsaved:
         if self.turn is not None and threading.current_thread() is threading.main_thread():
             turn, self.turn = self.turn, None
             turn()
-        found: _Unsaved = self.__dict__["saving"]
+        found: Unsaved = self.__dict__["saving"]
         return found
 
     @_saving.setter
-    def _saving(self, value: _Unsaved) -> None:
+    def _saving(self, value: Unsaved) -> None:
         self.__dict__["saving"] = value
 
 
-def test_what_a_failing_checkpoint_puts_back_is_never_hidden_from_apply(tmp_path: Path) -> None:
-    """Between two looks it could move from one place to the other: a sum began anew, on this node alone."""
+def test_what_a_failing_checkpoint_leaves_is_never_hidden_from_apply(tmp_path: Path) -> None:
+    """Between two looks it could be put back: a sum began anew, on this node alone."""
     machine = Between(KvFile(tmp_path, ApplySettings()))
     machine.apply([batch(1, [Add(b"n", 1)])], lambda _: (position(1), {}))
     begun, go_on = threading.Event(), threading.Event()
@@ -356,6 +375,20 @@ def test_a_read_that_would_have_to_wait_says_so_and_holds_nothing(tmp_path: Path
     for _ in range(1_000):  # views: as many as the file has places for, and more
         assert machine.get_at_once([b"k"]) == ([None], NOWHERE)
     machine.close()
+
+
+def test_memory_that_lmdb_lacks_is_memory_that_is_lacking(tmp_path: Path) -> None:
+    """Of which a partition waits for more; of an error of LMDB's it was paused, until somebody resumed it."""
+    file = KvFile(tmp_path, ApplySettings())
+
+    def fails(**_: Any) -> None:
+        raise lmdb.MemoryError("Cannot allocate memory")
+
+    env, file._env = file._env, SimpleNamespace(begin=fails)  # type: ignore[assignment]
+    with pytest.raises(MemoryError, match="Cannot allocate"):
+        file.view()
+    file._env = env
+    file.close()
 
 
 @pytest.mark.parametrize("bound", [0, 300])

@@ -5,20 +5,24 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Sequence
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from logboom.commands import Command, Put
+from logboom.commands import Add, Command, Delete, Put
+from logboom.errors import CorruptData
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.machines import kv_rows
+from partitions.machines import kv_rows, kv_unsaved
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
-from partitions.machines.kv_rows import Puts, Rows, puts_of
+from partitions.machines.kv_layers import Layer
+from partitions.machines.kv_rows import Puts, Rows, Stacked, puts_of
 from tests.unit.partitions.kv_world import position
 
 NAMES = [b"%03d" % number for number in range(200)]
@@ -110,3 +114,128 @@ def test_a_group_of_puts_that_finds_no_memory_changes_nothing(tmp_path: Path, mo
     apply(machine, 3, [Put(name, b"two") for name in names])
     assert machine.get(names) == ([b"two"] * 20, position(3))
     machine.close()
+
+
+BESIDE: dict[str, list[Command]] = {
+    "puts in bulk": [Put(name, b"two") for name in NAMES[:20]],
+    "additions": [Add(b"n%02d" % number, 1) for number in range(20)],
+}
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+@pytest.mark.parametrize("beside", BESIDE)
+def test_a_checkpoint_that_finds_no_memory_keeps_what_is_applied_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str, tries: int
+) -> None:
+    """To put it back took memory, too: acknowledged values were gone from this node, on its disk as well."""
+    machine, keys = KvMachine(KvFile(tmp_path, ApplySettings()), rows_min=FEW), [b"n00", *NAMES[:20]]
+    apply(machine, 1, [Put(name, b"one") for name in NAMES[:20]])
+    apply(machine, 2, [Add(b"n00", 5)])
+    at = 2
+    for _ in range(tries):
+        with monkeypatch.context() as patch:
+
+            def applied_meanwhile(*_: object, index: int = at + 1, patch: pytest.MonkeyPatch = patch) -> None:
+                apply(machine, index, BESIDE[beside])
+                patch.setattr(Stacked, "layer", fails)
+                patch.setattr(kv_unsaved, "_merge", fails)
+                raise MemoryError
+
+            patch.setattr(KvFile, "write", applied_meanwhile)
+            with pytest.raises(MemoryError):
+                machine.checkpoint()
+        at += 1
+    puts = beside == "puts in bulk"
+    expected = [(5,) if puts else (5 + tries,), *[b"two" if puts else b"one"] * 20], position(at)
+    assert machine.get(keys) == expected
+    digest = machine.digest()
+    machine.checkpoint()
+    assert (machine.get(keys), machine.digest(), machine.unsaved_bytes) == (expected, digest, 0)
+    machine.discard()
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    assert (machine.get(keys), machine.digest(), dict(machine.meta())) == (expected, digest, {b"p": b"%d" % at})
+    machine.close()
+
+
+def test_what_a_checkpoint_could_not_save_is_saved_in_front_of_what_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each under its own position: a crash in between finds one of the two, whole."""
+    machine, write = KvMachine(KvFile(tmp_path, ApplySettings()), rows_min=FEW), KvFile.write
+    apply(machine, 1, [Add(b"n", 1), Put(b"gone", b"v")])
+    with monkeypatch.context() as patch:
+        patch.setattr(KvFile, "write", fails)
+        with pytest.raises(MemoryError):
+            machine.checkpoint()
+    apply(machine, 2, [Add(b"n", 1), Delete(b"gone")])
+    apply(machine, 3, [Put(name, b"v") for name in NAMES[:20]])
+    written = list[int]()
+
+    def once(file: KvFile, *what: Any) -> None:
+        if written:
+            raise MemoryError
+        write(file, *what)
+        written.append(what[-1].applied_index)
+        apply(machine, 4, [Add(b"n", 1)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KvFile, "write", once)
+        with pytest.raises(MemoryError):
+            machine.checkpoint()
+    assert written == [1]
+    assert machine.get([b"n", b"gone", NAMES[0]]) == ([(3,), None, b"v"], position(4))
+    machine._file.close()  # a crash
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    assert machine.get([b"n", b"gone", NAMES[0]]) == ([(1,), b"v", None], position(1))
+    assert dict(machine.meta()) == {b"p": b"1"}
+    machine.close()
+
+
+HALVES: dict[str, list[Command]] = {
+    "a state's": [Add(b"n%02d" % number, 1) for number in range(20)],
+    "a meta's": [Add(b"n%02d" % number, 1) for number in range(20)],
+    "puts in bulk": [Put(name, b"two") for name in NAMES[:20]],
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_group_of_which_a_part_is_there_is_neither_shown_nor_saved_nor_applied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: str
+) -> None:
+    """What was added counted twice, on this node alone: the part of it that had found memory."""
+    machine, merge, calls = KvMachine(KvFile(tmp_path, ApplySettings()), rows_min=FEW), kv_unsaved._merge, count(1)
+    apply(machine, 1, [Add(b"n%02d" % number, 1) for number in range(20)])
+    machine.checkpoint()
+    apply(machine, 2, [Add(b"n00", 1)])
+
+    def some(layer: Layer, changed: Layer) -> int:
+        if half == "a meta's" and next(calls) == 1:
+            return merge(layer, changed)
+        merge(layer, dict(islice(changed.items(), len(changed) // 2)))
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kv_unsaved, "_merge", some)
+        with pytest.raises(CorruptData, match="in part"):
+            apply(machine, 3, HALVES[half])
+    assert machine.position() == position(2)
+    for use in (
+        lambda: apply(machine, 3, HALVES[half]),
+        lambda: machine.get([b"n00"]),
+        lambda: machine.get_at_once([b"n00"]),
+        lambda: list(machine.scan(start=b"", end=None, limit=0, chunk=10)),
+        machine.digest,
+        machine.dump,
+        machine.checkpoint,
+    ):
+        with pytest.raises(CorruptData, match="in part"):
+            use()
+    machine.close()
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    assert machine.get([b"n00", b"n19", NAMES[0]]) == ([(1,), (1,), None], position(1))
+    assert dict(machine.meta()) == {b"p": b"1"}
+    machine.close()
+
+
+def fails(*_: object) -> None:
+    raise MemoryError

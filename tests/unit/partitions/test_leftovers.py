@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import random
 from pathlib import Path
 
 import pytest
 
+from chaos.sim.disk import SimDisk
+from logboom.settings import LogSettings
+from logboom.types import DurabilityMode
+from partitions.log.log import PartitionLog
 from partitions.log.segment import segment_name, segment_ordinal
-from tests.unit.partitions.batches import chain, commit, flush, open_log
+from tests.unit.partitions.batches import P, chain, commit, flush, make, open_log
 
 
 def names(directory: Path) -> set[str]:
@@ -64,3 +70,70 @@ def test_a_copy_beside_a_segment_is_none(tmp_path: Path, name: str) -> None:
     again = open_log(tmp_path)
     commit(again, batches)
     again.close()
+
+
+@pytest.mark.parametrize("fails", ["create", "write"])
+@pytest.mark.parametrize("suffix", [".broken", ".idx"])
+def test_a_full_disk_keeps_no_log_from_opening_for_a_file_that_it_does_without(suffix: str, fails: str) -> None:
+    """A node that was killed in the midst of a write ended at each start, and so could give back no room."""
+    disk, batches = SimDisk(random.Random(1)), chain(80)
+    log = log_on(disk)
+    for batch in batches:
+        log.append(batch)
+        flush(log)
+    log.close()
+    last = max(path for path in disk.paths() if path.suffix == ".log")
+    if suffix == ".idx":
+        disk.remove(min(path for path in disk.paths() if path.suffix == ".idx"))
+    else:
+        tear(disk, last)
+
+    def full(operation: str, path: Path, _: int) -> None:
+        if operation == fails and path.name.endswith(f"{suffix}.new"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    disk.hook = full
+    again = log_on(disk)
+    assert [batch for batch in batches if not again.holds(batch.last_index, batch.digest)] == []
+    again.append(make(batches[-1].last_index + 1, batches[-1].digest, [b"short"]))
+    flush(again)
+    again.close()
+    assert not [path for path in disk.paths() if path.suffix == ".new"]
+    disk.hook = None
+    third = log_on(disk)
+    assert (third.highest_index, third.damage) == (batches[-1].last_index + 1, [])
+    third.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_whatever_else_the_disk_says_of_it_ends_the_start(number: int) -> None:
+    disk, batches = SimDisk(random.Random(1)), chain(3)
+    log = log_on(disk)
+    for batch in batches:
+        log.append(batch)
+        flush(log)
+    log.close()
+    tear(disk, max(path for path in disk.paths() if path.suffix == ".log"))
+
+    def fails(_: str, path: Path, __: int) -> None:
+        if path.name.endswith(".broken.new"):
+            raise OSError(number, "injected", str(path))
+
+    disk.hook = fails
+    with pytest.raises(OSError, match="injected"):
+        log_on(disk)
+
+
+def log_on(disk: SimDisk) -> PartitionLog:
+    settings = LogSettings(segment_bytes=4096)
+    mode = DurabilityMode.WRITE_AHEAD
+    return PartitionLog.open(disk=disk, directory=Path("/n1/3"), partition_id=P, settings=settings, mode=mode)
+
+
+def tear(disk: SimDisk, segment: Path) -> None:
+    """It ends in a write that a crash has cut, longer than what is appended next."""
+    raw = disk.read_file(segment)
+    file = disk.open(segment)
+    file.write([b"half of a batch" * 40], offset=len(raw.rstrip(b"\0")) + 8)
+    file.sync()
+    file.close()

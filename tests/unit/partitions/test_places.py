@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from chaos.sim.disk import SimDisk
 from logboom.errors import CorruptData, IncompatibleVersion
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
-from partitions.log.committed import NOWHERE_SEGMENT, Columns, Committed
+from partitions.log.columns import NOWHERE_SEGMENT, Columns
+from partitions.log.committed import Committed
 from partitions.log.opening import LogBase, begin_places, places_reach
 from partitions.log.places import COLUMNS_AT, HEADER, MAGIC, decode_places, encode_places
 from partitions.log.segment import BatchRef

@@ -14,7 +14,8 @@ from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.log.committed import Columns, Committed
+from partitions.log.columns import Columns
+from partitions.log.committed import Committed
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from partitions.machines.kv import KvMachine

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-
-import pytest
 
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from ports.invariant import InvariantViolated
 from ports.scrub import AGAIN_S
-from tests.unit.partitions.batches import PRODUCER, flush
+from tests.unit.partitions.batches import flush
 from tests.unit.partitions.sectors import BadSectors
 from tests.unit.partitions.worker_world import HeldOffload, failures, pauses, world
 
@@ -148,135 +144,6 @@ class TestIdle:
                 w.commit(1)
                 seen.append(w.worker.idle)
             assert seen == [True, True, False]
-
-
-class TestRetry:
-    def test_each_pause_is_twice_the_last_up_to_the_longest_then_it_waits_for_somebody(self) -> None:
-        with world(retry_initial_ms=50, retry_max_ms=300, retry_attempts_max=6) as w:
-            w.machine.failures = failures(100)
-
-            async def story() -> None:
-                w.commit(1)
-                w.notify()
-                await asyncio.sleep(1000)
-                w.commit(1)
-                w.notify()
-                await asyncio.sleep(1000)
-
-            w.run(story)
-            assert pauses(w.machine.attempts) == [50, 100, 200, 300, 300]
-            assert w.states == ["retrying"] * 5 + ["paused"]
-            assert w.progress == [[]] * 6
-            assert "injected 5" in w.worker.last_error
-            assert w.worker.applied_index == 0
-
-    @pytest.mark.parametrize("lacks", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
-    def test_what_the_machine_lacks_is_waited_for_however_long_that_takes(self, lacks: int) -> None:
-        """After eight attempts, five seconds, its partition stood still until somebody resumed it."""
-        with world(retry_initial_ms=50, retry_max_ms=300, retry_attempts_max=3) as w:
-            w.machine.failures = [OSError(lacks, "nothing left") for _ in range(50)]
-
-            async def story() -> None:
-                w.commit(1)
-                w.notify()
-                await asyncio.sleep(1000)
-
-            w.run(story)
-            assert w.states[-1] == "running"
-            assert set(pauses(w.machine.attempts)[3:]) == {300}
-            assert w.worker.applied_index == w.log.committed_index
-
-    def test_nobody_s_hurry_shortens_a_pause(self) -> None:
-        with world(retry_initial_ms=50) as w:
-            w.machine.failures = failures(1)
-
-            async def story() -> None:
-                w.commit(1)
-                w.notify()
-                for _ in range(4):
-                    await asyncio.sleep(0.01)
-                    w.commit(1)
-                    w.notify()
-                    w.worker.hurry()
-                await asyncio.sleep(1)
-
-            w.run(story)
-            assert pauses(w.machine.attempts[:2]) == [50]
-            assert w.machine.applied == w.reported == [1, 3, 5, 7, 9]
-
-    def test_what_worked_after_all_counts_from_the_beginning(self) -> None:
-        with world(retry_initial_ms=50, retry_attempts_max=3) as w:
-
-            async def story() -> None:
-                for _ in range(3):
-                    w.machine.failures = failures(2)
-                    w.machine.attempts.clear()
-                    w.commit(1)
-                    w.notify()
-                    await asyncio.sleep(1)
-                    assert pauses(w.machine.attempts) == [50, 100]
-                    assert w.worker.state == "running"
-
-            w.run(story)
-            assert w.machine.applied == [1, 3, 5]
-
-    def test_an_attempt_that_failed_does_not_count_as_applied_before(self) -> None:
-        with world() as w:
-            w.machine.failures = failures(2)
-
-            async def story() -> None:
-                w.commit(2)
-                w.notify()
-                await asyncio.sleep(1)
-
-            w.run(story)
-            assert [(batch.duplicate, batch.results) for batch in w.progress[-1]] == [(0, b"\0")] * 2
-
-    def test_nor_is_a_client_told_that_it_was(self) -> None:
-        with world() as w:
-            w.machine.failures = failures(1)
-            known: list[bool] = []
-
-            async def story() -> None:
-                w.commit(1)
-                w.notify()
-                for _ in range(2):
-                    await asyncio.sleep(0.01)
-                    known.append(w.worker.dedupe.lookup(PRODUCER, 0, 0, 2) is not None)
-                    await asyncio.sleep(1)
-
-            w.run(story)
-            assert known == [False, True]
-
-    def test_damaged_data_is_not_tried_again(self) -> None:
-        with world() as w:
-            w.machine.failures = [CorruptData("injected")]
-
-            async def story() -> None:
-                w.commit(1)
-                w.notify()
-                await asyncio.sleep(1000)
-                w.notify()
-                await asyncio.sleep(1000)
-
-            w.run(story)
-            assert len(w.machine.attempts) == 1
-            assert (w.states, w.worker.state) == (["damaged"], "damaged")
-
-    def test_a_broken_invariant_stops_the_node_and_is_not_tried_again(self) -> None:
-        with world() as w:
-            broken = InvariantViolated("injected")
-            w.machine.failures = [broken]  # type: ignore[list-item]
-
-            async def story() -> None:
-                w.commit(1)
-                w.notify()
-                await asyncio.sleep(1000)
-
-            w.run(story)
-            assert w.fatal == [broken]
-            assert len(w.machine.attempts) == 1
-            assert w.progress == []
 
 
 class TestPause:

@@ -208,6 +208,7 @@ def test_a_failure_is_tried_again_like_any_other() -> None:
             assert (w.worker.state, w.reported) == ("retrying", [])
             await asyncio.sleep(0.06)
             w.finish()  # what was in memory was used up: from the file, elsewhere
+            w.finish()
             assert (w.worker.state, w.reported) == ("running", [1, 3])
 
         w.run(story)

@@ -8,7 +8,8 @@ import pytest
 
 from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from tests.unit.partitions.worker_world import HeldOffload, failures, inline, turn, world
+from partitions.machines.guarded import guard
+from tests.unit.partitions.worker_world import HeldOffload, Untold, failures, inline, turn, world
 
 
 @pytest.mark.parametrize("where", ["on a thread", "on the loop"])
@@ -29,6 +30,22 @@ def test_what_has_taken_effect_though_the_machine_raised_is_not_tried_again(wher
         assert (w.states, w.worker.state, w.worker.damage) == (["damaged"], "damaged", None)
         assert "injected 0" in w.worker.last_error
         assert "is at 2 all the same, not at 0" in w.worker.last_error
+
+
+def test_so_it_is_where_nobody_can_say_what_it_raised() -> None:
+    """Who was to say it failed himself, and the same was given to it again."""
+    with world() as w:
+        w.machine.fails_late, w.machine.failures = True, [ValueError(Untold()) for _ in range(9)]
+        w.worker.machine = guard("mine", w.machine)  # type: ignore[arg-type]
+
+        async def story() -> None:
+            w.commit(1)
+            w.notify()
+            await asyncio.sleep(1000)
+
+        w.run(story)
+        assert (w.machine.applied, w.worker.state, w.worker.damage) == ([1], "damaged", None)
+        assert "raised ValueError" in w.worker.last_error
 
 
 def test_nor_once_somebody_resumes_it_who_had_paused_it_meanwhile() -> None:

@@ -39,6 +39,8 @@ class Machine:
         self.attempts: list[float] = []
         self.applied: list[int] = []
         self.failures: list[Exception] = []
+        self.poison = 0
+        """It fails at a batch that begins there."""
         self.fails_late = False
         """When all of it has taken effect, too."""
         self.checkpoints = 0
@@ -60,6 +62,8 @@ class Machine:
     def apply(self, batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
         self.attempts.append(self.loop.now)
         self.loop.now += self.takes_s
+        if self.poison in [batch.first_index for batch in batches]:
+            raise RuntimeError("poisoned")
         results = [b"\0"] * len(batches)
         position, _ = seal(results)
         if not self.fails_late:
@@ -73,6 +77,15 @@ class Machine:
     def _fail(self) -> None:
         if self.failures:
             raise self.failures.pop(0)
+
+
+class Untold:
+    """Of a user's: whoever shows it fails."""
+
+    def __repr__(self) -> str:
+        raise AttributeError("entry")
+
+    __str__ = __repr__
 
 
 class HeldOffload:

@@ -75,6 +75,9 @@ class Payloads:
     def write_again(self, *_: object) -> None:
         pass
 
+    def doubt(self, lacking: object) -> None:
+        pass
+
 
 class World:
     def __init__(self) -> None:

@@ -74,6 +74,9 @@ class Store(NoHoles):
     def write_again(self, proven: object, doubtful: object) -> None:
         """This disk never drops pages."""
 
+    def doubt(self, lacking: object) -> None:
+        """Nor does it lose any."""
+
     def lose(self, route: Route, *, at: object = None) -> bool:
         return self.batches.pop((route.partition_id, route.last_index, route.digest), None) is not None
 
