@@ -30,7 +30,7 @@ OPENS_S = 30
 """Thousands that are created at once take a while."""
 NOT_OPEN = "`open` of a state machine has not returned there"
 Answers = Mapping[str, dict[str, Any] | LogboomError]
-HELP = """Every node and partition.
+HELP = """How each node and each partition stands.
 
 Exit status 5 when something needs a hand: no majority, no leader, a partition that is held or damaged, a full disk,
 states that differ; what to do is in docs/operating.md, "By what you see". 3 if no node answers. A minority that is
