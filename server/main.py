@@ -187,8 +187,10 @@ async def _until_asked(settings: Settings, stops: Sequence[signal.Signals], hear
         if not isinstance(reason, InstallDue | RejoinDue):
             break
         log.warning("starting_anew", reason=reason.message)
-        installs += isinstance(reason, InstallDue)
-        node.watching.stopping()
+        if isinstance(reason, InstallDue):
+            installs += 1
+            await node.hand_over()
+        node.watching.stopping()  # one that has forgotten its votes hands nothing over: it does not lead
         await _close(node, ANEW * settings.node.stop_ms)
         if asked:
             return EXIT_OK
