@@ -26,6 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 IOV_MAX: Final = 1024
 PAGE: Final = 4096
+NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 ADVICE: Final = {Advice.SOON: os.POSIX_FADV_WILLNEED, Advice.DONE: os.POSIX_FADV_DONTNEED}
 
 
@@ -276,6 +277,17 @@ def _depth(path: Path) -> int:
     return len(path.parts)
 
 
+def _is_there(path: Path) -> bool:
+    """From Python 3.14 on ``Path.exists`` says "not there" whatever the disk answers: of a journal that is not read."""
+    try:
+        os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        if error.errno not in NOT_THERE:
+            raise
+        return False
+    return True
+
+
 class OsDisk:
     """The operating system's file system."""
 
@@ -295,7 +307,7 @@ class OsDisk:
 
     def exists(self, path: Path) -> bool:
         """See Disk."""
-        return path.exists()
+        return _is_there(path)
 
     def list(self, directory: Path) -> list[str]:
         """See Disk."""
@@ -313,7 +325,7 @@ class OsDisk:
             for each in (path, *path.parents):
                 if each in missing:
                     break
-                if each.exists():
+                if _is_there(each):
                     unsure.add(each)
                     break
                 if each.is_symlink():
