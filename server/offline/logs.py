@@ -24,8 +24,10 @@ from partitions.log.segment import (
     scan,
     segment_names,
     segment_ordinal,
+    was_being_made,
 )
 from ports.disk import Disk
+from ports.zeros import only_zeros
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import Tail
 from server.offline.findings import REBUILD, Report
@@ -221,11 +223,12 @@ def _segment(check: _Check, path: Path, *, sealed: bool) -> None:
         report.error(path, error, REFETCHED)
         return
     report.read("logs", len(raw))
-    if not sealed and raw == bytes(len(raw)):
+    header = raw[:SEGMENT_HEADER_BYTES]
+    if not sealed and was_being_made(path, header, check.partition_id, ordinal) and only_zeros(raw, len(header)):
         report.note(path, "its header was never written", "nothing: the next start writes it")
         return
     try:
-        check_segment_header(raw[:SEGMENT_HEADER_BYTES], check.partition_id, ordinal=ordinal, path=path)
+        check_segment_header(header, check.partition_id, ordinal=ordinal, path=path)
     except DamagedHeader as error:
         lost = error
     except (CorruptData, IncompatibleVersion) as error:
