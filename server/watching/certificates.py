@@ -47,13 +47,16 @@ class Certificates:
     def start(self) -> None:
         """Look, and again and again."""
         if self._directory:
-            self.look()
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.start)
+            self._tick()
 
     def stop(self) -> None:
         """No more."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _tick(self) -> None:
+        self.look()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def look(self) -> None:
         """Read them, and warn of what ends soon. Blocks for a few small files."""
