@@ -43,7 +43,7 @@ class Intent:
         self._disk.replace_file(self._path, sealed({"global_index": global_index}))
 
     def read(self) -> GlobalLogIndex | None:
-        """None: nothing is to be installed. Raises CorruptData."""
+        """The set that was intended; None: nothing is to be installed. Raises CorruptData."""
         if not self._disk.exists(self._path):
             return None
         raw, path = self._disk.read_file(self._path), str(self._path)

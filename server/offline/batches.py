@@ -50,7 +50,7 @@ class Span(NamedTuple):
     """Of the batch in front of the first one."""
     last_digest: bytes
     nbytes: int
-    """Of the batches."""
+    """Bytes of the batches."""
     cluster: bytes
     """``raftlog.journal.journal.cluster_hash`` of its id."""
 

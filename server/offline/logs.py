@@ -42,7 +42,7 @@ TERM_BITS: Final = 0xFFFFFFFF
 
 @dataclass
 class _Check:
-    """Of one partition."""
+    """What is known of one partition while its log is looked at."""
 
     disk: Disk
     directory: Path
@@ -53,7 +53,7 @@ class _Check:
     """Digests of batches that were declared void: nothing has to be in their place."""
     report: Report
     places: Columns = field(default_factory=Columns)
-    """Up to the base, and still here."""
+    """Places of batches up to the base, as far as compaction has left them."""
     found: bytearray = field(default_factory=bytearray)
     """Per row of ``places``: it is where it has to be."""
     wanted: dict[tuple[int, bytes], bytes | None] = field(default_factory=dict)

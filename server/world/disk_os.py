@@ -37,7 +37,7 @@ for a small write waits for no bookkeeping."""
 
 
 def _begins_syncs() -> Callable[[int, int, int, int], int] | None:
-    """Of Linux; it sets ctypes' errno."""
+    """Linux's call for it, which sets ctypes' errno; None elsewhere."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
     if call is not None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -66,7 +66,7 @@ class Syncs:
         return told
 
     def snapshot(self) -> dict[str, Counted]:
-        """By kind of file."""
+        """How long syncs took, by kind of file."""
         with self._lock:
             journal, aof = self._by_suffix[".journal"], self._by_suffix[".log"]
             return {"journal": journal.snapshot(), "aof": aof.snapshot(), "other": self._others.snapshot()}
@@ -106,9 +106,9 @@ class OsFile:
         self._told = -1
         """So far ``_page_cache`` knows of what was written here; -1: nothing was."""
         self._end = 0
-        """Of what was written."""
+        """Where what was written ends."""
         self._durable = 0
-        """Of what was synced."""
+        """Where what was synced ends."""
         self._dirty = True
         """Something may have been written, by an earlier process too, that is not synced."""
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
