@@ -76,7 +76,7 @@ def restore_state(
     partition_id: PartitionId,
     machine: Machine,
     *,
-    moved: Callable[[], None] = lambda: None,
+    moved: Callable[[], None],
 ) -> None:
     """Fill a machine that lags behind the set, or is empty. Raises CorruptData, ValueError where it took nothing.
 

@@ -84,7 +84,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def with_voids(self, voids: Iterable[Void]) -> Manifest:
         """The same manifest, which says what was declared void."""
         rows = (
-            VoidBatch(v.partition_id, v.first_index, v.last_index, v.digest.hex(), v.global_index, v.applied)
+            VoidBatch(
+                partition=v.partition_id,
+                first_index=v.first_index,
+                last_index=v.last_index,
+                digest=v.digest.hex(),
+                global_index=v.global_index,
+                applied=v.applied,
+            )
             for v in voids
         )
         return msgspec.structs.replace(self, voids=tuple(rows))

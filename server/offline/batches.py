@@ -126,13 +126,13 @@ def span_of(raw: bytes, *, path: Path) -> Span:
     count, first, last, before, digest, nbytes, cluster = rest
     return Span(
         PartitionId(partition),
-        count,
-        PartitionLogIndex(first),
-        PartitionLogIndex(last),
-        before,
-        digest,
-        nbytes,
-        cluster,
+        batches=count,
+        first_index=PartitionLogIndex(first),
+        last_index=PartitionLogIndex(last),
+        before_digest=before,
+        last_digest=digest,
+        nbytes=nbytes,
+        cluster=cluster,
     )
 
 

@@ -86,7 +86,7 @@ def check_log(
 
     Adds to ``report``; returns the first index that the log still has.
     """
-    check = _Check(disk, directory, partition_id, carried, void, report, installing=installing)
+    check = _Check(disk, directory, partition_id, carried=carried, void=void, report=report, installing=installing)
     names = segment_names(disk.list(directory))
     if tail.last_index or (not journal and disk.exists(directory / PLACES)):
         _read_places(check, tail if journal else None)

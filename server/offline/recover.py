@@ -163,9 +163,17 @@ class _Node:
         own = self._manifest.node
         gone = self._known.removed if done else tuple(node for node in self._known.ids if node != own)
         return Recovered(
-            own, str(self._path), term, index, self.journal.base_index, self._known.voters, gone,
-            self._manifest.lineage or "", tuple(meta.global_index for meta in self._ahead), done,
-        )  # fmt: skip
+            node=own,
+            data_dir=str(self._path),
+            last_term=term,
+            last_index=index,
+            committed_index=self.journal.base_index,
+            voters=self._known.voters,
+            gone=gone,
+            lineage=self._manifest.lineage or "",
+            sets_ahead=tuple(meta.global_index for meta in self._ahead),
+            done=done,
+        )
 
     def recover(self) -> Recovered:
         """The journal last: a crash before leaves a node that nobody talks to, and that cannot lead. Then again."""
