@@ -23,6 +23,8 @@ BACKOFF_MAX_S: Final = 0.5
 AWAY_MAX_S: Final = 2.0
 """Between attempts of whoever is sent from node to node: where nobody leads all who wait are, as long as that lasts."""
 REDIRECTS_MAX: Final = 3
+ANSWER_MIN_S: Final = 0.25
+"""Whoever is told when to ask again does so with that much time left for an answer, or half of what he was told."""
 
 
 class Asked(Protocol):
@@ -83,7 +85,7 @@ class Attempts:
         cluster.heard(error)
         doubted = self._doubt
         self._doubt |= self._writes and error.outcome != "not_applied"
-        wait, left = 0.0, self._deadline - cluster.now
+        wait, left, answer = 0.0, self._deadline - cluster.now, 0.0
         if isinstance(error, NotLeader) and error.fields.get("leader") and self._redirects < REDIRECTS_MAX:
             self._redirects += 1
         else:
@@ -91,14 +93,16 @@ class Attempts:
             away = is_sent_away(error)
             pause = min(self._pause, AWAY_MAX_S if away else BACKOFF_MAX_S)
             self._pause = pause * 2
-            wait = max(float(error.fields.get("retry_after") or 0.0), pause) * (0.5 + cluster.chance())
+            later = float(error.fields.get("retry_after") or 0.0)
+            wait = max(later, pause) * (0.5 + cluster.chance())
+            answer = min(later / 2, ANSWER_MIN_S)  # else a refusal would become a doubt, at the deadline
             if away:
                 wait = min(wait, max(0.0, left - BARRIER_EARLY_S))  # then whoever is asked keeps it to its end
         # An earlier attempt may be on its way still. Given up now, its numbers would be settled while it comes, and of
         # a request over several partitions only those parts would be taken for done that others have followed.
         on_its_way = doubted and isinstance(error, PartitionPaused)
         final = cluster.closed or not error.retryable or (is_final(error, left) and not on_its_way)
-        if final or cluster.now + wait >= self._deadline:
+        if final or cluster.now + wait + answer >= self._deadline:
             if self._doubt and error.outcome == "not_applied":
                 raise _doubtful(error, final=final) from error
             raise error

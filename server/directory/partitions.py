@@ -86,7 +86,7 @@ class PartitionRooms:
         self._apply: dict[PartitionId, ApplySettings] = {}
         self._fresh_logs: dict[PartitionId, PartitionLog] = {}
         self._fresh: dict[PartitionId, Opened] = {}
-        """Opened off the loop."""
+        """Partitions that were opened off the loop, and have no worker yet."""
         self._descriptors = Descriptors(world, self.logs, self.destroyed, self._stateless, lambda: self._shelf.count)
         self._shelf = Shelf(settings.log.open_files_node_max, may_keep=self._descriptors.to_spare)
 

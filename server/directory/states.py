@@ -41,7 +41,7 @@ LOADING: Final = "state.loading"
 """Half of a set opens at NOWHERE, as a state does that has nothing: no log may be applied to it."""
 
 LeadsTo = Callable[[int, int], bool]
-"""The journal does to what was cut at this Raft index, in this term."""
+"""Whether the journal leads to what was cut at this Raft index, in this term."""
 
 
 def anywhere(_index: int, _term: int) -> bool:
@@ -67,7 +67,7 @@ class States:
         self.moves = 0
         """Entries that were loaded: whether a machine takes any."""
         self._lock = threading.Lock()
-        """For the next, of several threads: one may be in a call that does not return."""
+        """For ``_retired``, which several threads change: one may be in a call that does not return."""
         self._retired: list[Machine] = []
         """Damaged, and open while somebody may look into them; and what was made and has not taken its place yet."""
 

@@ -105,6 +105,18 @@ def test_cores_take_time_and_chance_from_ports() -> None:
     assert not found
 
 
+def test_what_is_there_is_not_asked_of_paths() -> None:
+    """From Python 3.14 on ``Path.exists`` takes whatever a disk answers for "not there"."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules("ports", *CORES, "server")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not (node.args or node.keywords)
+        if node.func.attr == "exists"
+    ]
+    assert not found, "Disk.exists, or Path.stat"
+
+
 @pytest.mark.parametrize("module", ["node", "opening"])
 def test_a_node_takes_the_outside_from_its_world(module: str) -> None:
     """It knows no clock, file or socket, and none of the ports' real implementations."""
