@@ -109,7 +109,8 @@ def test_what_is_there_is_not_asked_of_paths() -> None:
     """From Python 3.14 on ``Path.exists`` takes whatever a disk answers for "not there"."""
     found = [
         f"{name}:{node.lineno}"
-        for name, tree in modules("ports", *CORES, "server")
+        for name, tree in modules("ports", *CORES, "server", "logboom")
+        if name.split("/")[0] != "logboom" or name == "logboom/certs.py"
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not (node.args or node.keywords)
         if node.func.attr == "exists"
