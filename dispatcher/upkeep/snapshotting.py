@@ -335,8 +335,8 @@ class Snapshotting:
         self._gathering = None
         if self._closed:
             return
-        self.failed += 1
-        self._due.failed(counts=gathering.lacks is None)
+        self.failed += not destroyed
+        self._due.failed(counts=gathering.lacks is None, destroyed=destroyed)
         if by_machine:
             self._in_vain = self._due.last_cut  # or of one that was passed over, as this one was under way
         where = None if isinstance(error, LogboomError | OSError) else error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply.apply_counts import ApplyCounts
 from partitions.log.holes import Hole
+from raftlog.entries.lifecycle import Lifecycle
 from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -122,6 +124,7 @@ class Bench:
         self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append, journal=self.journal)
         self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
         self.logs = {p: worker.log for p, worker in self.workers.items()}
+        self.lifecycle = Lifecycle(begun=partitions)
         self.disk = SimDisk(random.Random(0))
         self.store = SnapshotStore(self.disk, Path("/n/snapshots")) if store is None else store
         self.offload = Later()
@@ -186,10 +189,15 @@ class Bench:
         self.counts.bytes += nbytes
         self.counts.reclaimable += nbytes if reclaimable else 0
 
+    def destroy(self, partition: int) -> None:
+        partition_id = PartitionId(partition)
+        self.lifecycle = replace(self.lifecycle, destroyed=self.lifecycle.destroyed | {partition_id})
+        self.taking.ended(partition_id, self.workers.pop(partition_id))  # type: ignore[arg-type]
+
     def cut(self, global_index: int, raft_index: int = 5) -> None:
         tails = {p: Tail(PartitionLogIndex(10), bytes(16), GlobalLogIndex(1)) for p in self.workers}
         self.global_index = global_index
-        parent = ParentState(GlobalLogIndex(global_index), raft_index, tails)
+        parent = ParentState(GlobalLogIndex(global_index), raft_index, tails, lifecycle=self.lifecycle)
         self.taking.cut(raft_index=raft_index, term=1, parent=parent)
 
     def create(self) -> list[Any]:
