@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from chaos.sim.disk import SimDisk
-from dispatcher.upkeep.installing import InstallDue, Installing
+from dispatcher.upkeep.installing import Check, InstallDue, Installing
 from dispatcher.upkeep.serving import SnapshotServing
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, RaftIndex, Term
@@ -197,7 +197,7 @@ class Target:
     async def _stop(self) -> None:
         self.compaction.append("stops")
 
-    async def _log_of(self, partition_id: PartitionId, kind: Any, check: Callable[[], None]) -> PartitionLog:
+    async def _log_of(self, partition_id: PartitionId, kind: Any, check: Check) -> PartitionLog:
         return self.log
 
     async def ended(self) -> None:
