@@ -29,6 +29,7 @@ from logboom.errors import (
 from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import MIB, Level, PartitionId
 from logboom.wire import Kind, shown
+from partitions.log.holes import Hole
 from partitions.log.reading import DamagedBatch
 
 READ_BYTES: Final = 1 * MIB
@@ -130,6 +131,12 @@ class FeedRequest:
             cold=bool(header.get("cold", False)),
             filter=Filter.parse(header),
         )
+
+
+def lost_in(partition_id: PartitionId, hole: Hole) -> CorruptData:
+    """What ends a stream in front of a batch that no node has."""
+    story = f"partition {partition_id}: no node has the batch from {hole.first_index} on"
+    return CorruptData(story, first_index=hole.first_index, last_index=hole.last_index)
 
 
 class Feed(ABC):

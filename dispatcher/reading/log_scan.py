@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import structlog
 
-from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
+from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send, lost_in
 from dispatcher.reading.merging import Lost, Merge, Run, Window
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
@@ -242,12 +242,25 @@ class LogScan(Feed):
                 self._diverged(error)
                 return
             if self._window is None:
-                if not self._wanted.follow and horizon >= self._through and self._open:
-                    self._finish()
+                if not self._wanted.follow and horizon >= self._through:
+                    if self._open:
+                        self._finish()
+                    return
+                self._look_for_hole(merge)
                 return
         window = self._window
         order = window.picked[0].place.global_index
         self._ask(nbytes=window.nbytes, segments=window.segments, order=order, admitted=self._admitted)
+
+    def _look_for_hole(self, merge: Merge) -> None:
+        """All that is safe is sent. If nobody has what comes next, nothing comes before that is void."""
+        global_index, partition_id = merge.head or (0, None)
+        if partition_id is None or 0 < self._through < global_index:
+            return
+        is_applied = self._wanted.level is Level.APPLIED
+        hole = self._backend.hole_of(partition_id) if is_applied else self._logs[partition_id].hole
+        if hole is not None and hole.global_index == global_index:
+            self._end(lost_in(partition_id, hole))
 
     def _grown(self) -> AbstractSet[PartitionId] | None:
         """Partitions with more than when this was asked last; None: nobody knows."""
