@@ -200,6 +200,10 @@ class Sources:
         if isinstance(error, dict):
             known = from_wire(error)
             raise SetGone(known.message) if isinstance(known, IndexCompacted) else known
+        if frame.header.get("partition") != header.get(
+            "partition"
+        ):  # of what somebody else had asked under this number
+            raise ProtocolError(f"{peer} gives of partition {frame.header.get('partition')!r}, which nobody asked for")
         return frame
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,7 +69,7 @@ class Wire:
             asyncio.get_running_loop().call_soon(self._deliver, name, peer, frame)
             return True
 
-        return SimpleNamespace(send=send)
+        return SimpleNamespace(send=send, ups=Counter())
 
     def _deliver(self, name: str, peer: str, frame: Frame) -> None:
         if peer not in self.down and peer in self.nodes:
