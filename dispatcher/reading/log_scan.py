@@ -242,11 +242,10 @@ class LogScan(Feed):
                 self._diverged(error)
                 return
             if self._window is None:
-                if not self._wanted.follow and horizon >= self._through:
-                    if self._open:
-                        self._finish()
-                    return
-                self._look_for_hole(merge)
+                if not self._wanted.follow and horizon >= self._through and self._open:
+                    self._finish()
+                else:
+                    self._look_for_hole(merge)
                 return
         window = self._window
         order = window.picked[0].place.global_index
@@ -255,7 +254,7 @@ class LogScan(Feed):
     def _look_for_hole(self, merge: Merge) -> None:
         """All that is safe is sent. If nobody has what comes next, nothing comes before that is void."""
         global_index, partition_id = merge.head or (0, None)
-        if partition_id is None or 0 < self._through < global_index:
+        if partition_id is None or not (self._wanted.follow or global_index <= self._through):
             return
         is_applied = self._wanted.level is Level.APPLIED
         hole = self._backend.hole_of(partition_id) if is_applied else self._logs[partition_id].hole
