@@ -173,8 +173,8 @@ class Backend(Pipeline):
         self.comparing.peer_down(peer)
         self.freshness.peer_down(peer)
 
-    def _expire(self) -> None:
-        super()._expire()
+    def _tick(self) -> None:
+        super()._tick()
         self.exchange.tick()
         self.pressure.tell()
         self.comparing.tell()

@@ -58,7 +58,7 @@ from raftlog.entries.voids import VOID
 
 log = structlog.get_logger(__name__)
 
-EXPIRE_S = 0.05
+TICK_S = 0.05
 SETTLE_LINGER_S = 0.004
 """What nobody waits for is settled this much later, in one go: several lone commands one after the other share it."""
 
@@ -137,7 +137,7 @@ class Pipeline(Presence):
         """Write-behind logs with something that is to be synced soon."""
         self._commit_callbacks: dict[PartitionId, Callbacks] = {}
         self._ordered_callbacks: dict[Callable[[], None], None] = {}
-        self._expiry: asyncio.TimerHandle | None = None
+        self._ticking: asyncio.TimerHandle | None = None
         self.members_changed(self.members)
 
     def make_worker(self, partition_id: PartitionId, dedupe: Dedupe | None = None) -> ApplyWorker:
@@ -160,12 +160,12 @@ class Pipeline(Presence):
         self._touched.update(p for p, store in self.logs.items() if store.committed_index)  # below the journal's base
         self._settle()
         await self.raft.start(peer_address)
-        self._expire()
+        self._tick()
         self.lagging.start()
 
     async def close(self) -> None:
         """Answer what is open, let applies under way finish, close the files."""
-        for timer in (self._expiry, self._settle_later):
+        for timer in (self._ticking, self._settle_later):
             if timer is not None:
                 timer.cancel()
         self.lagging.close()
@@ -180,7 +180,7 @@ class Pipeline(Presence):
         for worker in self.workers.values():
             await worker.close()
 
-    def _expire(self) -> None:
+    def _tick(self) -> None:
         try:
             now = self.clock.monotonic()
             self.pending.expire(now)
@@ -195,7 +195,7 @@ class Pipeline(Presence):
             if not self.recovery.over:
                 self._settle()  # the first commit of a term may be an entry without routes
         finally:  # whatever goes wrong: the next deadline comes
-            self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
+            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     # -- submit
 
@@ -284,7 +284,7 @@ class Pipeline(Presence):
         """See RaftEvents."""
         self._touched.update(self.stability.set_members(members.ids, voters=members.voters))
         self.partitioning.capacity.members_changed(members.ids)
-        if self._touched and self._expiry is not None:
+        if self._touched and self._ticking is not None:
             self._settle_soon()
 
     def look(self) -> None:
