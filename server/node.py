@@ -107,7 +107,7 @@ class Node:
         self.pipeline.scrubbing = self._scrubbing(self.pipeline)
         self.pipeline.signals = self._signals(self.pipeline)
         self.pipeline.voiding.declared = self._note_voids
-        self.pipeline.voiding.renew = self.rooms.renew
+        self.pipeline.voiding.declaring.renew = self.rooms.renew
         self.pipeline.raft.recover()
         tracer = self.pipeline.tracer = self.pipeline.forwarding.tracer = self.watching.tracer()
         self.service = ClientService(self.pipeline, settings, tracer, self.rules, self._usage)

@@ -48,14 +48,14 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     )
     voiding: Any = Voiding(SimpleNamespace(raft=raft))  # type: ignore[arg-type]
     hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
-    voiding._known = lambda *_: None
-    voiding._hole_at = lambda *_: (SimpleNamespace(digest=DIGEST), hole)
+    voiding.declaring._known = lambda *_: None
+    voiding.declaring._hole_at = lambda *_: (SimpleNamespace(digest=DIGEST), hole)
 
     async def ask(*_: object, **__: object) -> dict[str, Lack]:
         raft.admits = False  # of the same term still: another lead is being handed over, or another batch is damaged
         return {"n1": Lack.ABSENT, "n2": Lack.ABSENT}
 
-    voiding._ask = ask
+    voiding.declaring._ask = ask
     with pytest.raises(NotLeader):
         await voiding.void(P, 4, yes=True, deadline=0.0)
     assert sealed == []
@@ -105,10 +105,10 @@ async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_
     )
     voiding: Any = Voiding(pipeline)  # type: ignore[arg-type]
     found = list[tuple[PartitionId, int]]()
-    voiding.renew = lambda *which: found.append(which) or whole
-    voiding._known = lambda *_: None
+    voiding.declaring.renew = lambda *which: found.append(which) or whole
+    voiding.declaring._known = lambda *_: None
     hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
-    voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
+    voiding.declaring._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
     with pytest.raises(InvalidRequest, match=said):
         await voiding.void(P, 4, yes=yes, deadline=0.0)
     assert (asked, found, DIGEST in seals) == ([True, False] if yes else [False], renewed, False)
