@@ -53,7 +53,7 @@ class Due:
         global_index: Callable[[], GlobalLogIndex],
         needed_behind: Callable[[GlobalLogIndex], bool],
         free_bytes: Callable[[], int] | None = None,
-        spare_bytes: int = 0,
+        spare_bytes: int,
     ) -> None:
         """``counts``: what has been applied here since the start. ``recovered``: the logs have all from before that.
 

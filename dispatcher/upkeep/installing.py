@@ -102,7 +102,7 @@ class Installing:
         resume_compaction: Callable[[], None],
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
-        kept: Callable[[SetMeta], None] = lambda _: None,
+        kept: Callable[[SetMeta], None],
         spare_bytes: int = 0,
     ) -> None:
         """``log_of`` a partition of the set, opened if it is not known here yet. ``poke``: something was appended.

@@ -16,17 +16,17 @@ import structlog
 from dispatcher.upkeep.compaction import Compaction
 from dispatcher.upkeep.due import FAILED_S, Due
 from dispatcher.upkeep.gathering import Asked, Gathering, HoleOf, Progress, Stuck, let_go, lost_of
+from dispatcher.upkeep.set_writing import SetWriting
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
-from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
+from logboom.types import GlobalLogIndex, PartitionId
 from partitions.apply.worker import ApplyWorker
 from ports.clock import Clock
 from ports.counts import MINUTES, Buckets
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
 from raftlog.core import RaftLog
-from raftlog.entries.lifecycle import kind_of
 from raftlog.entries.parent_state import EMPTY, ParentState
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -40,8 +40,6 @@ DUMP_LOOK_S: Final = 1.0
 HOLE_LOOK_S: Final = 1.0
 ASK_AGAIN_S: Final = 5.0
 WANT_AGAIN_S: Final = 5.0
-NAP_S: Final = 0.25
-"""Between two looks whether the node is being closed."""
 WAITERS_MAX: Final = 256
 
 Done = Callable[[SetMeta | LogboomError], None]
@@ -59,45 +57,40 @@ class Snapshotting:
         *,
         settings: SnapshotSettings,
         cluster: ClusterSettings,
-        lineage: Callable[[], str],
         store: SnapshotStore,
+        writing: SetWriting,
         compaction: Compaction,
         workers: Mapping[PartitionId, ApplyWorker],
         raft: RaftLog,
         clock: Clock,
         offload: Offload,
-        sleep: Callable[[float], None],
         due: Due,
         completed: Callable[[SetMeta], None],
         kept: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
-        hole_of: HoleOf = lambda _: None,
-        give_up: Callable[[], None] = lambda: None,
-        want: Callable[[], None] = lambda: None,
-        spare_bytes: int = 0,
+        hole_of: HoleOf,
+        give_up: Callable[[], None],
+        want: Callable[[], None],
     ) -> None:
-        """``offload`` takes jobs that last, in which ``sleep`` waits.
+        """``offload`` takes jobs that last, ``writing`` among them.
 
         ``completed`` hears of every set of this node's own, ``kept`` of those that others have taken; on the loop.
 
-        ``spare_bytes``: of the disk are left to the logs.
         ``give_up``: ``offload`` waits no longer for the job that it has; raises OSError if it has to. ``want`` asks for
         another node's set, of which ``fetched`` is to be told. ``hole_of`` a partition: what holds it up.
         """
         self._settings = settings
         self._cluster = cluster
-        self._lineage = lineage
         self._store = store
+        self._writing = writing
         self._compaction = compaction
         self._workers = workers
         self._raft = raft
         self._clock = clock
         self._offload = offload
-        self._sleep = sleep
         self._completed, self._kept = completed, kept
         self._fatal = fatal
         self._give_up, self._want, self._hole_of = give_up, want, hole_of
-        self._spare_bytes = spare_bytes
         self._gathering: Gathering | None = None
         self._asked_first: tuple[Asked, float] | None = None
         """What its thread was found to wait for, and since when."""
@@ -246,7 +239,7 @@ class Snapshotting:
         if gathering.missing:
             self._ask_next(gathering)
         else:
-            self._offload.submit(lambda: self._write(gathering), partial(self._written, gathering))
+            self._offload.submit(lambda: self._writing.write(gathering), partial(self._written, gathering))
 
     def _look_at_dumps(self) -> None:
         """One of a user's machine that gives nothing for so long may never return: the others are let go of."""
@@ -346,59 +339,6 @@ class Snapshotting:
         story = error.message if isinstance(error, LogboomError) else why
         self._answer(Unavailable(f"the snapshot failed: {story}", retry_after=later))
 
-    def _write(self, gathering: Gathering) -> SetMeta:
-        """Off the loop."""
-        parent = gathering.parent
-        if self._closed:
-            raise Unavailable("the node is shutting down")
-        for known in self._store.sets():
-            if known.global_index == parent.global_index:
-                gathering.came = True
-                return known  # fetched from another node meanwhile
-        writer = self._store.begin(parent.global_index, self._pace())
-        try:
-            for partition_id in sorted(gathering.dumps):
-                with gathering.take(partition_id) as dump:
-                    kind = kind_of(self._cluster, parent.lifecycle, partition_id)
-                    writer.add(partition_id, kind.state_machine, dump)
-            gathering.check()
-            written = writer.finish()
-            meta = SetMeta(
-                cluster=self._cluster.id,
-                global_index=parent.global_index,
-                raft_index=RaftIndex(parent.raft_index),
-                raft_term=Term(gathering.raft_term),
-                parent=parent.encode(),
-                partitions=written.partitions,
-                states_bytes=written.states_bytes,
-                states_digest=written.states_digest,
-                created_ms=self._clock.wall_ms(),
-                lineage=self._lineage(),
-            )
-            self._store.complete(writer, meta)
-        except InvariantViolated:
-            raise  # it stops the node, whatever else goes wrong
-        except Exception:  # a dump of a user's machine may raise anything
-            self._store.abandon(writer)
-            raise
-        return meta
-
-    def _pace(self) -> Callable[[int], None]:
-        began, total = self._clock.monotonic(), 0
-
-        def pace(nbytes: int) -> None:
-            nonlocal total
-            total += nbytes
-            self._store.check_room(self._spare_bytes)
-            ahead = total / self._settings.bytes_per_s - (self._clock.monotonic() - began)
-            while ahead > 0 or self._closed:
-                if self._closed:
-                    raise Unavailable("the node is shutting down")
-                self._sleep(min(ahead, NAP_S))
-                ahead -= NAP_S
-
-        return pace
-
     def _written(self, gathering: Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
         if isinstance(error, InvariantViolated):
             self._fatal(error)
@@ -442,7 +382,7 @@ class Snapshotting:
 
     async def close(self) -> None:
         """Nothing more is begun, what is being written is given up; what is captured is let go."""
-        self._closed = True
+        self._closed = self._writing.closed = True
         self._fail(Unavailable("the node is shutting down"))
         if self._gathering is not None and self._gathering.missing:
             self._gathering.end()

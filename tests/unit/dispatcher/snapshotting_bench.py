@@ -11,6 +11,7 @@ from typing import Any
 
 from chaos.sim.disk import SimDisk
 from dispatcher.upkeep.due import Due
+from dispatcher.upkeep.set_writing import SetWriting
 from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
@@ -153,17 +154,27 @@ class Bench:
             spare_bytes=spare_bytes,
         )
 
-        self.taking = Snapshotting(
+        cluster = ClusterSettings(id="c", partitions=partitions)
+        self.writing = SetWriting(
             settings=self.settings,
-            cluster=ClusterSettings(id="c", partitions=partitions),
+            cluster=cluster,
             lineage=lambda: self.lineage,
             store=self.store,
+            clock=clock,
+            sleep=self.slept.append,
+            spare_bytes=spare_bytes,
+        )
+
+        self.taking = Snapshotting(
+            settings=self.settings,
+            cluster=cluster,
+            store=self.store,
+            writing=self.writing,
             compaction=SimpleNamespace(start=lambda: self.compactions.append(1), close=close),  # type: ignore[arg-type]
             workers=self.workers,  # type: ignore[arg-type]
             raft=self.raft,
             clock=clock,
             offload=self.offload,  # type: ignore[arg-type]
-            sleep=self.slept.append,
             due=self.due,
             completed=self.completed.append,
             kept=self.kept.append,
@@ -171,7 +182,6 @@ class Bench:
             hole_of=self.holes.get,
             give_up=lambda: self.given_up.append(1),
             want=lambda: self.wanted.append(self.now),
-            spare_bytes=spare_bytes,
         )
 
         if store is None:
