@@ -310,7 +310,7 @@ class Snapshotting:
         self._due.ended(partition_id, worker)
         self._unopened.pop(partition_id, None)
         if self._gathering is not None and partition_id in self._gathering.missing:
-            self._abandon(self._gathering, f"partition {partition_id} was destroyed")
+            self._abandon(self._gathering, f"partition {partition_id} was destroyed", destroyed=True)
 
     def holds(self, partition_id: PartitionId) -> bool:
         """What was captured of its state is still needed: its machine must not be closed."""
@@ -318,9 +318,15 @@ class Snapshotting:
         return partition_id in self._stuck or (gathering is not None and gathering.holds(partition_id))
 
     def _abandon(
-        self, gathering: Gathering, why: str, error: BaseException | None = None, *, by_machine: bool = False
+        self,
+        gathering: Gathering,
+        why: str,
+        error: BaseException | None = None,
+        *,
+        by_machine: bool = False,
+        destroyed: bool = False,
     ) -> None:
-        destroyed = any(p not in self._workers for p in gathering.missing)  # then nothing is wrong
+        """``by_machine``: for the sake of a user's. ``destroyed``: one of its partitions is, and nothing is wrong."""
         for partition_id in gathering.missing:
             if partition_id in self._workers:
                 self._workers[partition_id].drop_cut()
