@@ -24,6 +24,7 @@ from dispatcher.pipeline.agreement import Agreement
 from dispatcher.pipeline.choosing import Choosing
 from dispatcher.pipeline.forwarding import Forwarding
 from dispatcher.pipeline.lagging import Lagging
+from dispatcher.pipeline.needed import set_needed
 from dispatcher.pipeline.partitioning import Partitioning
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.pending import Done, Pending
@@ -116,9 +117,7 @@ class Pipeline(Presence):
             longest_ms=settings.net.request_ms_max,
         )
         self.tracer: Tracer | None = None
-        self.workers: dict[PartitionId, ApplyWorker] = {}
-        for partition_id in self.logs:
-            self.workers[partition_id] = self.make_worker(partition_id)
+        self.workers: dict[PartitionId, ApplyWorker] = {p: self.make_worker(p) for p in self.logs}
         self.snapshots = snapshots_of(self)
         self.rebuilding = rebuilding_of(self)
         self.repeated = 0  # requests that had been applied before
@@ -187,7 +186,8 @@ class Pipeline(Presence):
             self.submitting.tick(now)
             self.forwarding.expire(now)
             self.snapshots.taking.tick()
-            self.rebuilding.tick(now, self._stuck())
+            lost = self.raft.repair.lost()
+            self.rebuilding.tick(now, set_needed(self.voiding.set_needed(), lost, self.workers, self.logs))
             if self.settings.log.mixed_bytes_max:
                 self.agreement.consider(MIXED, now)
             self._tell_progress()  # a congested link was passed over

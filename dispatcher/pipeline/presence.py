@@ -18,7 +18,7 @@ from dispatcher.pipeline.rooms import Progressed
 from dispatcher.pipeline.submitting import Submitting
 from dispatcher.pipeline.voiding import Voiding
 from dispatcher.reading.surroundings import Moved
-from dispatcher.upkeep.rebuilding import Lacks, Rebuilding
+from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.apply.apply_core import WorkerState
@@ -30,7 +30,6 @@ from partitions.log.reading import DamagedBatch
 from raftlog.core import RaftLog
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import Tail
-from raftlog.links.lacks import Lack
 from raftlog.links.payloads import DamagedPayload
 from snapshots.meta import SetMeta
 
@@ -191,27 +190,6 @@ class Presence(ABC):
         """A set on this node has what is applied up to here."""
         sections = (each for meta in self.snapshots.store.sets() for each in meta.partitions)
         return any(each.partition_id == partition_id and each.applied_index >= last_index for each in sections)
-
-    def _stuck(self) -> Lacks | None:
-        """Something that is to be applied is not here, and others have what it did: in sets from behind it.
-
-        Who has it in his state does not say whether he has such a set. He will; in write-behind, where he has more to
-        apply behind it, only once it is void. Of several the first: who lacks another one may have sets of in between
-        alone, until this node gives him one from behind that.
-        """
-        first = self.voiding.stuck()
-        later: Lacks | None = None
-        for (partition_id, _, last_index, digest), lack in self.raft.repair.lost():
-            worker = self.workers.get(partition_id)
-            if lack not in (Lack.COMPACTED, Lack.APPLIED) or worker is None or worker.applied_index >= last_index:
-                continue
-            place = self.logs[partition_id].place_of(last_index, digest)
-            story = f"partition {partition_id}: the batch that ends at {last_index} is damaged"
-            if place is not None and (first is None or place.global_index <= first.behind):
-                first = Lacks(story, GlobalLogIndex(place.global_index - 1))
-            elif place is None and lack is Lack.COMPACTED:  # else the log goes on, and its place is known soon
-                later = later or Lacks(story)
-        return first or later
 
     def _publish(self, partition_id: PartitionId) -> None:
         self._unshown.discard(partition_id)

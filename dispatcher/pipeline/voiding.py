@@ -15,7 +15,7 @@ import structlog
 from dispatcher.barriers.goals import Want
 from dispatcher.pipeline.declaring import Declaring, shown
 from dispatcher.pipeline.surroundings import Surroundings
-from dispatcher.upkeep.rebuilding import Lacks
+from dispatcher.upkeep.rebuilding import SetNeeded
 from logboom.errors import BarrierBlocked, InvalidRequest, LogboomError, Outcome, PartitionLost, Voided
 from logboom.types import GlobalLogIndex, Level, PartitionId
 from partitions.apply.apply_core import WorkerState
@@ -122,7 +122,7 @@ class Voiding:
             rows.append([partition_id, last_index, str(lack or Lack.UNKNOWN), first, assigned, digest])
         return rows
 
-    def stuck(self) -> Lacks | None:
+    def set_needed(self) -> SetNeeded | None:
         """Why this node needs a snapshot: others have applied what is void, and it has not. Of several the first."""
         lifecycle = self._pipeline.parent.lifecycle
         living = (p for p in self._awaiting if not lifecycle.is_gone(p))  # destroyed before it was ever open
@@ -132,7 +132,7 @@ class Voiding:
         if void is None:
             return None
         story = f"others had applied the batch that ends at {void.last_index}, which is void"
-        return Lacks(f"partition {void.partition_id}: {story}", GlobalLogIndex(void.global_index - 1))
+        return SetNeeded(f"partition {void.partition_id}: {story}", GlobalLogIndex(void.global_index - 1))
 
     # -- while the log goes on
 
