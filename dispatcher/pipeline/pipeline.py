@@ -28,10 +28,11 @@ from dispatcher.pipeline.needed import set_needed
 from dispatcher.pipeline.partitioning import Partitioning
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.pending import Done, Pending
-from dispatcher.pipeline.presence import Callbacks, Presence
+from dispatcher.pipeline.presence import Presence
 from dispatcher.pipeline.recovered import Recovered
 from dispatcher.pipeline.rooms import Rooms
 from dispatcher.pipeline.submitting import Submitting
+from dispatcher.pipeline.subscriptions import Subscriptions
 from dispatcher.pipeline.voiding import Voiding
 from dispatcher.reading.lately import Lately
 from dispatcher.requests.requests import SubmitRequest, acknowledged_at
@@ -134,8 +135,7 @@ class Pipeline(Presence):
         self._settle_later: asyncio.TimerHandle | None = None
         self._behind: dict[PartitionId, PartitionLog] = {}
         """Write-behind logs with something that is to be synced soon."""
-        self._commit_callbacks: dict[PartitionId, Callbacks] = {}
-        self._ordered_callbacks: dict[Callable[[], None], None] = {}
+        self.subscriptions = Subscriptions(watermarks)
         self._ticking: asyncio.TimerHandle | None = None
         self.members_changed(self.members)
 
@@ -297,7 +297,7 @@ class Pipeline(Presence):
     def _somebody_waits(self, routes: Sequence[Route]) -> bool:
         if len(self.barriers):
             return True
-        pending, callbacks = self.pending, self._commit_callbacks
+        pending, callbacks = self.pending, self.subscriptions.committed
         return any(pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes)
 
     def orders(self) -> None:
@@ -391,7 +391,7 @@ class Pipeline(Presence):
             self._settle_later.cancel()
             self._settle_later = None
         touched, self._touched = self._touched, set()
-        waited_for = len(self.barriers) > 0
+        waited_for, followed = len(self.barriers) > 0, self.subscriptions.committed
         moved = touched & self.workers.keys()  # another may still be opened, and be read all the same
         self._unsynced |= touched & self.logs.keys()  # as far as is known, until each is looked at
         for partition_id in moved:
@@ -414,8 +414,8 @@ class Pipeline(Presence):
             else:
                 self._unsynced.add(partition_id)
             self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
-            for callback in tuple(self._commit_callbacks.get(partition_id, {}).values()):  # some take themselves off it
-                callback()
+            if followed.get(partition_id):
+                self.subscriptions.tell_committed(partition_id)
         unopened = (touched - moved) & self.logs.keys()
         for partition_id in unopened:  # what is synced here counts on nodes where it is open
             self.stability.update(self.node_id, partition_id, self.logs[partition_id].durable_index)
@@ -423,8 +423,8 @@ class Pipeline(Presence):
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)
         self.barriers.committed(self.parent.global_index)
-        for ordered in tuple(self._ordered_callbacks):
-            ordered()
+        if self.subscriptions.ordered:
+            self.subscriptions.tell_ordered()
         self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks, touched)
 
     def _tell_progress(self) -> None:

@@ -16,8 +16,8 @@ from dispatcher.pipeline.pending import Pending
 from dispatcher.pipeline.recovered import Recovered
 from dispatcher.pipeline.rooms import Progressed
 from dispatcher.pipeline.submitting import Submitting
+from dispatcher.pipeline.subscriptions import Subscriptions
 from dispatcher.pipeline.voiding import Voiding
-from dispatcher.reading.surroundings import Moved
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
@@ -32,9 +32,6 @@ from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import Tail
 from raftlog.links.payloads import DamagedPayload
 from snapshots.meta import SetMeta
-
-Callbacks = dict[object, Moved]
-"""By who takes it off again: tens of thousands may wait for the same partition."""
 
 
 class Presence(ABC):
@@ -53,11 +50,11 @@ class Presence(ABC):
     snapshots: Snapshots
     stability: Stability
     submitting: Submitting
+    subscriptions: Subscriptions
     tails: dict[PartitionId, Tail]
     watermarks: Watermarks
     voiding: Voiding
     _worker_of: Callable[[PartitionId, Progressed, Dedupe | None], ApplyWorker]
-    _commit_callbacks: dict[PartitionId, Callbacks]
     _unsynced: set[PartitionId]
     _unshown: set[PartitionId]
     _told_paused: set[PartitionId]
@@ -109,8 +106,7 @@ class Presence(ABC):
         worker = self.workers.pop(partition_id)
         self.submitting.waiting.barred(partition_id, lambda: destroyed(partition_id))
         self.pending.ended(partition_id, lambda: destroyed(partition_id, outcome="applied"))
-        for callback in list(self._commit_callbacks.pop(partition_id, {}).values()):
-            callback(destroyed(partition_id))
+        self.subscriptions.ended(partition_id, lambda: destroyed(partition_id))
         self.admission.remove(partition_id)
         self.recovery.remove(partition_id)
         self.rebuilding.ended(partition_id)
