@@ -64,9 +64,9 @@ class Backend(Pipeline):
         """For how long nobody has led, as far as this node knows, or it has come by nothing of what is committed."""
         self.freshness = Freshness(self, check=self.leaderless.check)
         self.streams_open = 0
-        """Tails, and scans of logs, of all clients;"""
+        """Tails, and scans of logs, of all clients."""
         self.streams_logs = 0
-        """logs that the scans read, those of each counted."""
+        """Logs that those scans read, the logs of each counted."""
         self.watched = Places("partitions are followed")
         """Partitions that streams of watermarks are about, those of each counted."""
         self.leadership = Leadership()

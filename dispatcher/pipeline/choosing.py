@@ -35,7 +35,7 @@ Done = Callable[[Acknowledgement | LogboomError], None]
 
 
 class Choosing:
-    """One node's."""
+    """Proposes how writes to one partition are answered, on the leader, and takes what was set."""
 
     def __init__(self, pipeline: Surroundings, *, missing: Callable[[PartitionId], LogboomError]) -> None:
         """``missing`` tells why this node does not serve a partition."""

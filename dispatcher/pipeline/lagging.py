@@ -27,7 +27,7 @@ RELIEVE_AGAIN_S: Final = 5.0
 
 
 class Lagging:
-    """One node's."""
+    """Carries out for one node what its ladder says."""
 
     def __init__(self, pipeline: Surroundings) -> None:
         self._pipeline = pipeline

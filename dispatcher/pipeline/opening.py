@@ -30,7 +30,7 @@ OPEN_AGAIN_S: Final = 1.0
 
 
 class Opening:
-    """One node's."""
+    """Partitions of one node that were created and are not open yet."""
 
     def __init__(self, pipeline: Surroundings, rooms: Rooms, *, opened: Callable[[PartitionId, Opened], None]) -> None:
         """``opened``: this one is, log and machine; both are in their room."""

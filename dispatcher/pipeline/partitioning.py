@@ -52,7 +52,7 @@ Done = Callable[[PartitionId | LogboomError], None]
 
 
 class Partitioning:
-    """One node's."""
+    """Creates and destroys the partitions of one node, and says which there are."""
 
     def __init__(self, pipeline: Surroundings, rooms: Rooms) -> None:
         self._pipeline = pipeline

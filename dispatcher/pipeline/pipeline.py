@@ -43,7 +43,6 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from logboom.types import MIXED, DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
-from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
@@ -102,7 +101,12 @@ class Pipeline(Presence):
         self.agreement = Agreement(self)
         self.choosing = Choosing(self, missing=self.partitioning.missing)
         self.payloads = PartitionPayloads(
-            self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched, self._covered
+            self.logs,
+            self.appended,
+            gone=self.partitioning.is_gone,
+            applied=self._secured,
+            untouched=rooms.untouched,
+            covered=self._covered,
         )
         self.lagging = Lagging(self)
         self.pending = Pending(held=self.lagging.held, level_of=self.level_of)
@@ -235,6 +239,31 @@ class Pipeline(Presence):
                 self.raft.group.dirty(store)
         self.raft.poke()
 
+    # -- what there is
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration that counts here."""
+        return self.raft.members.log.current
+
+    def address_of(self, node: NodeId) -> str | None:
+        """Where clients reach a member."""
+        seat = self.members.seat(node)
+        return None if seat is None else seat.client_address
+
+    def look(self) -> None:
+        """Somebody is about to look at watermarks: bring them up to what is committed."""
+        if self._settle_later is not None:
+            self._settle()
+        for partition_id in tuple(self._unshown):
+            self._publish(partition_id)
+
+    def _somebody_waits(self, routes: Sequence[Route]) -> bool:
+        if len(self.barriers):
+            return True
+        pending, callbacks = self.pending, self.subscriptions.committed
+        return any(pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes)
+
     # -- the parent log's events
 
     def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
@@ -270,35 +299,12 @@ class Pipeline(Presence):
         elif fields.get("do") not in (MEMBERS, AGREE):
             raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
 
-    @property
-    def members(self) -> Configuration:
-        """The configuration that counts here."""
-        return self.raft.members.log.current
-
-    def address_of(self, node: NodeId) -> str | None:
-        """Where clients reach a member."""
-        seat = self.members.seat(node)
-        return None if seat is None else seat.client_address
-
     def members_changed(self, members: Configuration) -> None:
         """See RaftEvents."""
         self._touched.update(self.stability.set_members(members.ids, voters=members.voters))
         self.partitioning.capacity.members_changed(members.ids)
         if self._touched and self._ticking is not None:
             self._settle_soon()
-
-    def look(self) -> None:
-        """Somebody is about to look at watermarks: bring them up to what is committed."""
-        if self._settle_later is not None:
-            self._settle()
-        for partition_id in tuple(self._unshown):
-            self._publish(partition_id)
-
-    def _somebody_waits(self, routes: Sequence[Route]) -> bool:
-        if len(self.barriers):
-            return True
-        pending, callbacks = self.pending, self.subscriptions.committed
-        return any(pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes)
 
     def orders(self) -> None:
         """See RaftEvents."""
@@ -431,19 +437,3 @@ class Pipeline(Presence):
         for peer, header in self.stability.news(self.clock.monotonic()):
             if self.raft.links.send(peer, Kind.PROGRESS, header):
                 self.stability.told(peer, again="again" in header)
-
-    def _progress_of(self, partition_id: PartitionId) -> Callable[[Sequence[AppliedBatch]], None]:
-        def progressed(batches: Sequence[AppliedBatch]) -> None:
-            for batch in batches:
-                self.pending.applied(batch, partition_id)
-            if partition_id not in self.workers:
-                return  # it has just been destroyed
-            self._publish(partition_id)
-            self.recovery.applied(partition_id, self.watermarks)
-            worker = self.workers[partition_id]
-            if worker.damage is not None:
-                self.damaged(partition_id, worker.damage)
-            elif worker.state == "damaged":
-                self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
-
-        return progressed

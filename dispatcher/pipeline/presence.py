@@ -1,4 +1,7 @@
-"""What a pipeline does when something becomes of a whole partition: everybody in here who knows of it is told."""
+"""The pipeline's part in a partition's life: opened, applied, damaged, repaired, snapshotted, destroyed.
+
+Each of its parts that keeps something of the partition is told.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ from dispatcher.pipeline.subscriptions import Subscriptions
 from dispatcher.pipeline.voiding import Voiding
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
+from logboom.errors import CorruptData
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
-from partitions.apply.apply_core import WorkerState
+from partitions.apply.apply_core import AppliedBatch, WorkerState
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
 from partitions.log.holes import Hole
@@ -60,9 +64,6 @@ class Presence(ABC):
     _told_paused: set[PartitionId]
     """Those of which whoever waits was told that they are paused: it may be shown as something else."""
     _touched: set[PartitionId]
-
-    @abstractmethod
-    def _progress_of(self, partition_id: PartitionId) -> Progressed: ...
 
     @abstractmethod
     def _settle_soon(self) -> None: ...
@@ -187,6 +188,22 @@ class Presence(ABC):
         sections = (each for meta in self.snapshots.store.sets() for each in meta.partitions)
         return any(each.partition_id == partition_id and each.applied_index >= last_index for each in sections)
 
+    def _progress_of(self, partition_id: PartitionId) -> Progressed:
+        def progressed(batches: Sequence[AppliedBatch]) -> None:
+            for batch in batches:
+                self.pending.applied(batch, partition_id)
+            if partition_id not in self.workers:
+                return  # it has just been destroyed
+            self._publish(partition_id)
+            self.recovery.applied(partition_id, self.watermarks)
+            worker = self.workers[partition_id]
+            if worker.damage is not None:
+                self.damaged(partition_id, worker.damage)
+            elif worker.state == "damaged":
+                self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
+
+        return progressed
+
     def _publish(self, partition_id: PartitionId) -> None:
         self._unshown.discard(partition_id)
         store, worker = self.logs[partition_id], self.workers[partition_id]
@@ -200,8 +217,8 @@ class Presence(ABC):
         elif partition_id not in self._told_paused:
             self._told_paused.add(partition_id)
             self.submitting.paused(partition_id)
-        # A hole that somebody may fill is shown in the place of a pause only where it holds up the log, too. What a set
-        # has to fill no resume helps.
+        # A paused partition is shown as lost only if the hole holds up its log as well, or if only a snapshot set can
+        # fill it: then resuming would not help.
         voiding = self.voiding
         if state != "paused":
             hole = voiding.hole_of(partition_id)

@@ -29,7 +29,10 @@ class Opened(NamedTuple):
 
 
 class Rooms(Protocol):
-    """One node's. What is in ``logs`` and ``machines`` is the dispatcher's to change, on the loop."""
+    """The partitions of one node as files and machines.
+
+    What is in ``logs`` and ``machines`` is the dispatcher's to change, on the loop.
+    """
 
     logs: dict[PartitionId, PartitionLog]
     """Of partitions that live, and of those destroyed whose routing entries the journal still has."""

@@ -45,7 +45,7 @@ PAUSED_AGAIN_S: Final = 1.0
 
 
 class Submitting:
-    """One node's."""
+    """Takes the requests of one node: refuses them, has them wait, or hands them on to be proposed."""
 
     def __init__(self, pipeline: Surroundings, admission: Admission) -> None:
         self._pipeline = pipeline

@@ -20,7 +20,7 @@ Tried = Callable[[BaseException | None], None]
 
 
 class Trials:
-    """Of one node."""
+    """The trials that are under way on one node."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[tuple[Any, Tried]]] = {}

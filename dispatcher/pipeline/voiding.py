@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Voiding:
-    """One node's."""
+    """Holes in the logs of one node: what they hold up, and what was declared void."""
 
     def __init__(self, pipeline: Surroundings) -> None:
         self._pipeline = pipeline

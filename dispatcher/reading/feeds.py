@@ -99,9 +99,9 @@ class FeedRequest:
     records_max: int = RECORDS_MAX
     """Of one frame; a batch is not cut for that."""
     whole: bool = False
-    """Whole batches as they are on the disk are understood,"""
+    """Whole batches, as they are on the disk, are understood."""
     mixed: bool = False
-    """also those of several producers."""
+    """So are batches that several producers share."""
     metadata_only: bool = False
     cold: bool = False
     filter: Filter | None = None
@@ -206,7 +206,7 @@ class Feed(ABC):
 
     @abstractmethod
     def _keep(self, now: float) -> None:
-        """It has taken something then: what it reads next is not removed."""
+        """Renew its lease as of ``now``: what it reads next is not removed."""
 
     def close(self) -> None:
         """Idempotent."""

@@ -76,7 +76,7 @@ class LogScan(Feed):
         self._merge: Merge | None = None
         """None: where it begins is still to be found."""
         self._begun: dict[PartitionId, int] = {}
-        """By time, while that is still to come: everything in front of this is older."""
+        """Positions to begin at; while a time is waited for, everything in front of them is older than it."""
         self._looked_through: dict[PartitionId, PartitionLogIndex] | None = None
         self._window: Window | None = None
         """Comes next; planned once."""

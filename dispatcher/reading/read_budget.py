@@ -66,7 +66,7 @@ class Grant:
 
 
 class ReadBudget:
-    """One node's."""
+    """Bytes and segments that all readers of one node hold, and who waits for them."""
 
     def __init__(self, *, bytes_max: int, segments_max: int) -> None:
         self.bytes_max = bytes_max

@@ -51,8 +51,9 @@ class Tail(Feed):
         """Nothing was sent yet, and it may begin where the log does."""
         self._next = self._log.first_available_index if self._anywhere else max(1, wanted.start)
         self._by_global = wanted.start_global
+        """By global index, while its first index is still to be found; 0: it is known."""
         self._by_time = wanted.start_time_ms
-        """Where it begins is still to be found."""
+        """By time, while its first index is still to be found; 0: it is known."""
         self._older, self._looked_through = 0, -1
         """By time: from which position on, and through which index there is nothing as new yet."""
         self._moving = False

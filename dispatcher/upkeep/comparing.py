@@ -49,7 +49,7 @@ class Difference(NamedTuple):
 
 
 class Comparing:
-    """One node's."""
+    """What one node tells of its sets, has heard of the others', and has found to differ."""
 
     def __init__(self, *, links: Callable[[], Links], sets: Callable[[], list[SetMeta]]) -> None:
         """``sets`` that are complete here, the newest last."""

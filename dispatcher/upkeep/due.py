@@ -38,7 +38,7 @@ ENDED_S: Final = 5.0
 
 
 class Due:
-    """One node's."""
+    """When the leader is to ask for a cut, by what one node has applied, written and kept."""
 
     def __init__(
         self,

@@ -66,7 +66,10 @@ class _Fence:
 
 
 class Rebuilding:
-    """Of one node. ``machines`` and ``workers`` are everybody's: what is made anew takes its place there."""
+    """Fences the damaged states of one node, and has them made anew.
+
+    ``machines`` and ``workers`` are everybody's: what is made anew takes its place there.
+    """
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ class Progress:
 
 
 class Scrubbing:
-    """Of one node."""
+    """Reads again what one node has, and counts what came of it."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 class SnapshotServing:
-    """Of one node."""
+    """Gives the sets and the logs of one node away, and holds back those that somebody needs."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ def _nobody(_: SetMeta | LogboomError) -> None:
 
 
 class Snapshotting:
-    """One node's."""
+    """Takes the snapshot sets of one node: one cut at a time."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Snapshotting:
         self._give_up, self._want, self._hole_of = give_up, want, hole_of
         self._gathering: Gathering | None = None
         self._asked_first: tuple[Asked, float] | None = None
-        """What its thread was found to wait for, and since when."""
+        """The dump that the gathering was seen to wait for, and since when it is the same."""
         self._stuck = Stuck()
         self._look_at_dumps_at = self._look_at_holes_at = self._want_at = 0.0
         self._asked_at: float | None = None
@@ -104,7 +104,7 @@ class Snapshotting:
         """For the one that is asked for, or under way."""
         self._due = due
         self._in_vain = GlobalLogIndex(0)
-        """Of the last cut that came to nothing here for the sake of a machine: what others have taken of it is good."""
+        """Global index of the last cut that a user's machine made fail here: others' sets of there are fetched."""
         self._unopened: dict[PartitionId, float] = {}
         """Partitions that kept cuts from being taken since they were not open, and since when."""
         self._closed = False
@@ -202,8 +202,15 @@ class Snapshotting:
             self._due.failed(counts=lost is None)
             self._answer(Unavailable(gone, retry_after=FAILED_S))
             return
-        gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], now)
-        gathering.reclaimable = self._due.reclaimable
+        gathering = Gathering(
+            parent=parent,
+            raft_term=term,
+            partitions=len(workers),
+            missing=dict.fromkeys(workers),
+            idle=[],
+            began=now,
+            reclaimable=self._due.reclaimable,
+        )
         self._gathering = gathering
         for partition_id, worker in workers.items():
             worker.cut(tails[partition_id], partial(self._captured, gathering, partition_id))
@@ -241,8 +248,13 @@ class Snapshotting:
         else:
             self._offload.submit(lambda: self._writing.write(gathering), partial(self._written, gathering))
 
+    # -- looking after it
+
     def _look_at_dumps(self) -> None:
-        """One of a user's machine that gives nothing for so long may never return: the others are let go of."""
+        """Abandon the snapshot when the dump that it waits for has given nothing for ``dump_stall_ms``.
+
+        A call of a user's machine may never return.
+        """
         gathering, now, limit_ms = self._gathering, self._clock.monotonic(), self._settings.dump_stall_ms
         if gathering is None or now < self._look_at_dumps_at or self._closed:
             return
@@ -278,7 +290,10 @@ class Snapshotting:
                 self._abandon(gathering, lost, Unavailable(lost))
 
     def _look_for_others(self) -> None:
-        """A machine here gives no dump, or does not open: what others have taken is the same, and the logs go by it."""
+        """Where a machine gives no dump, or does not open, ask for another node's set of that cut.
+
+        Its states are the same, and logs can be compacted to it.
+        """
         now, newest = self._clock.monotonic(), self._store.newest
         self._unopened = {p: since for p, since in self._unopened.items() if p not in self._workers}
         if 0 < self._settings.dump_stall_ms <= (now - min(self._unopened.values(), default=now)) * 1000:
@@ -367,6 +382,8 @@ class Snapshotting:
         self._answer(meta)
         self._compaction.start()
 
+    # -- answering
+
     def _answer_if_known(self, global_index: GlobalLogIndex) -> None:
         """A cut right behind another: there is nothing new to take."""
         newest = self._store.newest
@@ -379,7 +396,7 @@ class Snapshotting:
         self._answer(error)
 
     def _answer(self, found: SetMeta | LogboomError) -> None:
-        """To whom waits for the cut that was asked for. Who came since waits for another, of use to others at least."""
+        """Answer those who wait for the cut that was asked for; whoever asked since then waits for the next one."""
         done, self._awaiting = self._awaiting, []
         for each in done:
             each(found)
