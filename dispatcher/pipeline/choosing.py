@@ -42,7 +42,7 @@ class Choosing:
         self._pipeline = pipeline
         self._missing = missing
         self._waiting: dict[Choice, list[Done]] = {}
-        """By what was proposed here."""
+        """Who is to be answered, by what was proposed here."""
 
     def of(self, partition_id: PartitionId) -> Acknowledgement:
         """As far as the parent log is handed up here."""

@@ -24,7 +24,7 @@ RETRY_AFTER_S: Final = 0.05
 
 
 class Leaderless:
-    """Since when, and who is to be told."""
+    """Since when nobody leads, or nothing new comes, and who waits for something newer meanwhile."""
 
     def __init__(self, clock: Clock, settings: RaftSettings) -> None:
         self._clock = clock

@@ -40,7 +40,7 @@ class Opening:
         self._under_way: dict[PartitionId, float] = {}
         """Created, and not open; since when."""
         self._waits: dict[PartitionId, str] = {}
-        """Of those: what waits for files, and why."""
+        """Those of ``_under_way`` that wait for files, and why."""
         self._found: set[PartitionId] = set()
         """Logs that were opened, their machines not yet: where an earlier process has left something."""
         self._logs: dict[PartitionId, Kind | None] = {}

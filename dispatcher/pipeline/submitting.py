@@ -267,7 +267,7 @@ class Submitting:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """For those who wait for a rate: it opens between two ticks."""
+        """Have those served who wait for a rate, as soon as it opens: that is between two ticks."""
         wait_s = self.waiting.opens_at - self._pipeline.clock.monotonic()
         if wait_s >= ALARM_S_MAX:
             return

@@ -24,7 +24,7 @@ class Trials:
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[tuple[Any, Tried]]] = {}
-        """By state machine; with who asked."""
+        """Who asked, and is to be told, by state machine."""
         self._under_way: Counter[str] = Counter()
 
     def __len__(self) -> int:

@@ -40,7 +40,7 @@ class Arrived(NamedTuple):
     views: list[memoryview]
     """In the window's order; up to the first one that could not be read."""
     partition_id: PartitionId
-    """Of that one."""
+    """Of the first one that could not be read."""
     error: BaseException | None
 
 

@@ -101,13 +101,13 @@ class Merge:
         self._next = dict(positions)
         self._heads: list[tuple[int, PartitionId, Place]] = []
         self._idle = set(positions)
-        """Those that had nothing more when last looked at."""
+        """Partitions that had nothing more when they were last looked at."""
         self.last_global = 0
-        """Of the last batch that was planned."""
+        """Global index of the last batch that was planned."""
         self.voids = 0
         """Batches that were stepped over: nobody has them any more."""
         self._untold: list[Picked] = []
-        """Those of them that the reader does not know of yet."""
+        """Batches that were stepped over, and that the reader has not been told of yet."""
 
     def plan(
         self, *, horizon: int, bytes_max: int, segments_max: int, grown: AbstractSet[PartitionId] | None = None

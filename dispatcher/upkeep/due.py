@@ -75,20 +75,24 @@ class Due:
         self._destroyed_bytes = 0
         """In logs of partitions that were destroyed since the start, but for what counts as applied: none is kept."""
         self._ended = dict[PartitionId, tuple[int, int]]()
-        """Those, as long as the logs are here: behind and up to which index what they have counts as applied."""
+        """Partitions that were destroyed, as long as their logs are here.
+
+        Behind and up to which index what they have counts as applied.
+        """
         self.last_cut = self._last_set = self._set_at()
         self._last_bytes, self.reclaimable = counts.bytes, self._reclaimable()
-        """At the last cut."""
+        """Bytes that were applied at the last cut, and of those what sets make room for."""
         self._of_last_set = self._of_set_before = self.reclaimable
-        """The same at the cuts of the last two sets."""
+        """``reclaimable`` at the cuts of the last two sets."""
         self._last_time = self._look_at = clock.monotonic()
         self._short_of_room = False
         self._failed = 0
-        """One after the other."""
+        """Cuts that came to nothing here, one after the other."""
         self._not_before = 0.0
+        """Until then none is asked for again for what those were asked for."""
         self._written: Written | None = None
         self._written_at: tuple[GlobalLogIndex, GlobalLogIndex] | None = None
-        """Since which cut and set it is looked at what was written."""
+        """The cut and the set of which ``_written`` looks at what came behind them."""
         self._counted = 0, 0
         """All that was applied since the start, and of that what sets make room for, when that look was begun."""
         self._looked_back = False

@@ -80,7 +80,7 @@ class Fetched(NamedTuple):
 
 
 class Installing:
-    """Of one node; one set at a time."""
+    """Fetches snapshot sets for one node, one at a time."""
 
     def __init__(
         self,
@@ -132,20 +132,20 @@ class Installing:
         self._kept = kept
         self._spare_bytes = spare_bytes
         self._keeps = False
-        """One is asked for that is only to be kept."""
+        """A set is asked for that is only to be kept."""
         self._only_keeps = False
-        """One that is only to be kept is being fetched."""
+        """The set that is being fetched is only to be kept."""
         self._wanted_until = 0.0
-        """One is needed even if it is older than what is handed up here: a state is gone."""
+        """Until then a set is needed even if it is older than what is handed up here: a state is gone."""
         self._was_wanted = False
-        """That under way was, as it was begun."""
+        """The set that is being fetched was wanted when that was begun."""
         self._why = ""
-        """As was last said."""
+        """The reason that was logged last."""
         self.least = GlobalLogIndex(0)
-        """What is wanted has to reach this far."""
+        """Global index that a wanted set has to reach."""
         self._task: asyncio.Task[None] | None = None
         self._newest_offered = GlobalLogIndex(0)
-        """Of those that are of use here: that under way, or one behind it."""
+        """Global index of the newest set that was offered and is of use here, since the fetch under way was begun."""
         self._over = False
         """The node is about to end, or to start anew: what is on the disk stays as it is."""
         self._filled: list[PartitionLog] = []
@@ -153,7 +153,7 @@ class Installing:
         self.begun = 0
         self.failed = 0
         self.progress: Fetched | None = None
-        """Of the fetch under way."""
+        """How far the fetch under way is; None: there is none."""
 
     # -- from outside
 

@@ -99,9 +99,9 @@ class Snapshotting:
         self._asked_at: float | None = None
         """When this leader last asked for a cut that has not come yet."""
         self._waiting: list[Done] = []
-        """For a cut that is still to be asked for."""
+        """Who waits for a cut that is still to be asked for."""
         self._awaiting: list[Done] = []
-        """For the one that is asked for, or under way."""
+        """Who waits for the cut that is asked for, or under way."""
         self._due = due
         self._in_vain = GlobalLogIndex(0)
         """Global index of the last cut that a user's machine made fail here: others' sets of there are fetched."""
@@ -111,7 +111,7 @@ class Snapshotting:
         self.taken = 0
         self.failed = 0
         self.seconds = Buckets(MINUTES)
-        """From the cut to the complete set."""
+        """How long sets took, from the cut to the complete set."""
 
     # -- when
 
@@ -158,7 +158,7 @@ class Snapshotting:
             self._waiting = self._waiting or [_nobody]
 
     def progress(self) -> Progress | None:
-        """Of the one under way."""
+        """How far the one under way is; None: there is none."""
         return None if self._gathering is None else self._gathering.progress()
 
     # -- gathering
