@@ -101,7 +101,7 @@ class _Failures:
         self._begun = math.inf
         if isinstance(error, NoSuchPartition):
             until = self._cluster.now + self._patience
-            error, _ = await self._cluster.unknown(error, there=None, deadline=until)
+            error, _ = await self._cluster.check_missing(error, there=None, deadline=until)
         if not self._count:
             self._since = self._cluster.now
         self._count += 1

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from logboom.client.attempts import TIMEOUT_S_MAX
-from logboom.client.cluster import parse_endpoints
+from logboom.client.pool import parse_endpoints
 from logboom.errors import InvalidRequest
 from logboom.records import KEY_BYTES_MAX
 from logboom.types import GIB, MIB, Level, Scope
