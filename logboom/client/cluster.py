@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
@@ -14,8 +15,10 @@ from logboom.errors import (
     LineageMismatch,
     LogboomError,
     NoSuchPartition,
+    NotLeader,
     PartitionDestroyed,
     Unavailable,
+    UnknownOutcome,
 )
 from logboom.types import Token, lineage_shown
 from logboom.wire import Kind
@@ -36,11 +39,11 @@ class Cluster(Pool):
         """
         asked = {"action": "partitions", "linearizable": linearizable, "at_least": at_least}
         frame = await at.request(Kind.ADMIN, {**asked, "timeout_ms": max(1, int(timeout * 1000))})
-        self._learn_partitions(frame.header)
+        self._learn_partitions(frame.header, sure=linearizable)
         self._changed = False
 
-    async def know_partitions(self, *, deadline: float) -> None:
-        """Unless WELCOME has said it."""
+    async def acquaint(self, *, deadline: float) -> None:
+        """Have a node say which partitions there are, whatever it knows; unless WELCOME has said it."""
 
         async def ask(node: NodeConnection) -> None:
             if not self.partitions:
@@ -48,6 +51,27 @@ class Cluster(Pool):
 
         if not self.partitions:
             await self.retry(self.leader if self._changed else self.any, ask, deadline=deadline)
+
+    async def know_partitions(self, *, deadline: float) -> None:
+        """The same; but what a node says that follows nobody counts only where nobody leads."""
+        await self.acquaint(deadline=deadline)
+        if self._provisional:
+            with suppress(Unavailable, NotLeader, UnknownOutcome, DeadlineExceeded):
+                await self._ask_leader(deadline=min(deadline, self.now + CONNECT_S))
+
+    async def know_keys(self, *, deadline: float) -> None:
+        """How many partitions keys are routed over: as one says that leads, or that follows whoever does."""
+        await self.acquaint(deadline=deadline)
+        if self._keys_provisional:
+            await self._ask_leader(deadline=deadline)
+
+    async def _ask_leader(self, *, deadline: float) -> None:
+        """Which partitions there are now. Where nobody leads: raises Unavailable, NotLeader or DeadlineExceeded."""
+
+        async def ask(node: NodeConnection) -> None:
+            await self.refresh_partitions(node, linearizable=True)
+
+        await self.retry(self.leader, ask, deadline=deadline)
 
     async def at_leader(
         self,
@@ -132,15 +156,11 @@ class Cluster(Pool):
         partitions the leader named: given back as ``there``, so that it is asked once. (``self.partitions`` may be
         overwritten meanwhile by older news.)
         """
-
-        async def ask(node: NodeConnection) -> None:
-            await self.refresh_partitions(node, linearizable=True)
-
         if isinstance(error, PartitionDestroyed):
             return error, there
         if there is None:
             try:
-                await self.retry(self.leader, ask, deadline=min(deadline, self.now + CONNECT_S))
+                await self._ask_leader(deadline=min(deadline, self.now + CONNECT_S))
             except LogboomError as why:
                 if not why.retryable and not isinstance(why, DeadlineExceeded):
                     return error, None

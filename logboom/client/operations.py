@@ -94,14 +94,18 @@ class Operations:
         """A node has answered, and said which cluster this is."""
         return self._cluster.id is not None
 
-    async def key_partitions(self, *, timeout: float | None = None) -> int:
-        """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
-        await self._cluster.know_partitions(deadline=self._deadline(timeout))
+    async def key_partitions(self, *, linearizable: bool = True, timeout: float | None = None) -> int:
+        """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``).
+
+        As a node says that leads, or follows whoever does; without ``linearizable`` as any does, where nobody leads.
+        """
+        deadline = self._deadline(timeout)
+        await (self._cluster.know_keys if linearizable else self._cluster.know_partitions)(deadline=deadline)
         return self._cluster.key_partitions
 
     async def members(self) -> dict[str, str]:
         """Node ids and their client addresses, as of half a minute ago at most while any node is connected."""
-        await self._cluster.know_partitions(deadline=self._deadline(None))
+        await self._cluster.acquaint(deadline=self._deadline(None))
         return dict(self._cluster.members)
 
     async def status(
