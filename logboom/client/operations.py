@@ -157,21 +157,17 @@ class Operations:
         *,
         node: str | None = None,
         linearizable: bool = False,
-        opened: bool = False,
         timeout: float | None = None,
     ) -> list[Watermark]:
         """Watermarks of the partitions (None: all) on a node.
 
-        ``linearizable``: on whoever leads, with all that was committed, and all partitions that were, before this call;
-        with ``opened`` all but those that are not open there yet, which are waited for else.
+        ``linearizable``: on whoever leads, with all that was committed, and all partitions that were, before this call.
         """
         wanted = None if partitions is None else partition_ids(partitions)
         if linearizable:
             if node is not None:
                 raise InvalidRequest("node= does not go with linearizable")
-            if opened and partitions is not None:
-                raise InvalidRequest("opened= is of all partitions: it does not go with some that are named")
-            marks = await self._reader.watermarks_now(wanted, opened=opened, deadline=self._deadline(timeout))
+            marks = await self._reader.watermarks_now(wanted, deadline=self._deadline(timeout))
             return [marks[p] for p in sorted(marks if wanted is None else wanted)]
         frame = await self._reader.ask_node(
             Kind.WATERMARKS,

@@ -292,19 +292,15 @@ class Reader(LogStreams):
         frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
         return _marks(frame), GlobalLogIndex(frame.header["commit_index"])
 
-    async def watermarks_now(
-        self, partitions: Sequence[int] | None, *, opened: bool, deadline: float
-    ) -> dict[int, Watermark]:
+    async def watermarks_now(self, partitions: Sequence[int] | None, *, deadline: float) -> dict[int, Watermark]:
         """Of the partitions (None: all), at whoever proves that it leads. Raises NoSuchPartition.
 
         They are asked for by name: one that is being opened there is waited for, not left out, and one that cannot be
-        shown now keeps nobody from the others. ``opened``: all that are open there, without the others.
+        shown now keeps nobody from the others.
         """
 
         async def ask(node: NodeConnection) -> dict[int, Watermark]:
             await self._cluster.refresh_partitions(node, linearizable=True)
-            if opened:
-                return _marks(await node.request(Kind.WATERMARKS, {"partitions": None}))
             known = {row[0] for row in self._cluster.partitions}
             wanted = sorted(known) if partitions is None else list(partitions)
             for missing in (p for p in wanted if p not in known):

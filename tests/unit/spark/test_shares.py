@@ -17,8 +17,9 @@ from logboom.errors import (
 )
 from logboom.records import RecordBlock
 from logboom.spark import times
+from logboom.spark.ends import LeftOut, marks
 from logboom.spark.options import read_options
-from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, marks, merged_shares
+from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, merged_shares
 from logboom.spark.times import offsets_from
 from logboom.types import Watermark
 from tests.unit.spark.read_world import Local
@@ -39,6 +40,10 @@ class Client:
         self.voids = {}
         self.opening, self.stand, self.destroyed = set(), set(), set()
         """Partitions that are being opened where they are asked for; that cannot be shown; that end just then."""
+        self.behind = set()
+        """Partitions that cannot be shown yet: they are not where they were before the node was started."""
+        self.limits = []
+        """How long what was asked for may take, each time."""
 
     async def close(self):
         pass
@@ -52,11 +57,17 @@ class Client:
     async def refresh_partitions(self, *, at_least, node):
         pass
 
-    async def watermarks(self, partitions=None, *, linearizable=False, opened=False, node=None, timeout=None):
+    async def status(self, *, node=None):
+        assert node in ("n1", None)
+        shown = self.held.keys() - self.opening - self.behind
+        rows = [[p, 1, 1, 1, 0, 1, "paused" if p in self.stand else "running"] for p in shown]
+        return {"node": node or "n2", "leader": "n1", "partitions": rows if node else []}
+
+    async def watermarks(self, partitions, *, linearizable=False, node=None, timeout=None):
         assert linearizable == (node is None)
-        assert not opened or partitions is None
-        asked = self.held.keys() - self.opening if partitions is None else set(partitions)
-        if self.stand & asked or (timeout is not None and self.opening & asked):
+        self.limits.append(timeout)
+        asked = set(partitions)
+        if (self.stand | self.behind) & asked or (timeout is not None and self.opening & asked):
             raise Unavailable("this node is still recovering")
         for p in self.destroyed & asked:
             self.destroyed.remove(p)
@@ -302,13 +313,49 @@ def test_a_partition_that_is_being_opened_is_not_left_out(session, node):
     assert plan(session, **node) == [Share(0, 50, 99), Share(1, 1, 9)]
 
 
+@pytest.mark.parametrize("why", ["opening", "behind", "stand"])
 @pytest.mark.parametrize("node", [{}, {"node": "n1"}])
-def test_only_a_stream_goes_on_without_one_that_does_not_open(session, node, caplog):
-    session.client.opening = {1}
-    shown = marks(read_options({**E, **node}), session, opened=True)
+def test_only_a_stream_goes_on_without_one_that_cannot_be_shown(session, node, why, caplog):
+    """One that stands still, of a leader that was started since, ended every stream that read it beside others."""
+    setattr(session.client, why, {1})
+    asked = read_options({**E, **node})
+    shown = marks(asked, session, left_out=LeftOut.HIDDEN)
     assert [each.partition_id for each in shown] == [0, 2], "and not that of the cursors"
-    assert "2 of 3 partitions are read: " in caplog.text
-    assert [each.partition_id for each in marks(read_options({**E, **node}), session)] == [0, 1, 2]
+    assert "2 of 3 partitions are read: this node is still recovering" in caplog.text
+    if why == "opening":
+        assert [each.partition_id for each in marks(asked, session)] == [0, 1, 2]
+        return
+    with pytest.raises(Unavailable):
+        marks(asked, session)
+
+
+def test_a_run_that_is_to_end_waits_for_all_but_what_stands_still(session):
+    session.client.opening, session.client.stand = {0}, {1}
+    shown = marks(read_options(E), session, left_out=LeftOut.STILL)
+    assert [each.partition_id for each in shown] == [0, 2]
+    assert session.client.limits == [2.0, None, 0.5]
+    session.client.behind = {2}
+    with pytest.raises(Unavailable):
+        marks(read_options(E), session, left_out=LeftOut.STILL)
+
+
+def test_what_stands_still_and_can_be_shown_is_read_to_there(session):
+    class Paused(Client):
+        async def status(self, *, node=None):
+            rows = [[p, 1, 1, 1, 0, 1, "paused" if p < 2 else "running"] for p in self.held]
+            return {"node": "n1", "leader": "n1", "partitions": rows}
+
+    session.client.__class__ = Paused
+    session.client.stand = {1}
+    for left_out in (LeftOut.STILL, LeftOut.HIDDEN):
+        shown = marks(read_options(E), session, left_out=left_out)
+        assert [each.partition_id for each in shown] == [0, 2]
+
+
+def test_where_all_that_is_read_stands_still_there_is_nothing_new(session):
+    session.client.stand = {0, 1}
+    for left_out in (LeftOut.STILL, LeftOut.HIDDEN):
+        assert marks(read_options({**E, "partitions": "0,1"}), session, left_out=left_out) == []
 
 
 @pytest.mark.parametrize("node", [{}, {"node": "n1"}])
