@@ -78,10 +78,15 @@ class Cluster(Pool):
         call: Callable[[NodeConnection], Awaitable[T]],
         *,
         deadline: float,
+        same: bool = True,
         failed: LogboomError | None = None,
     ) -> T:
-        """``call`` (a write) at the leader, again after every retryable error, until the deadline."""
-        return await self.retry(self.leader, call, deadline=deadline, writes=True, failed=failed)
+        """``call`` (a write) at the leader, again after every retryable error, until the deadline.
+
+        ``same``: also where a node has ended it by its own limit, see ``Attempts``.
+        """
+        attempts = Attempts(self, deadline=deadline, writes=True, same=same)
+        return await self.retry(self.leader, call, deadline=deadline, failed=failed, attempts=attempts)
 
     async def retry(
         self,
@@ -89,18 +94,16 @@ class Cluster(Pool):
         call: Callable[[NodeConnection], Awaitable[T]],
         *,
         deadline: float,
-        writes: bool = False,
         grace: float = 0.0,
         failed: LogboomError | None = None,
         attempts: Attempts | None = None,
     ) -> T:
         """Jittered exponential backoff; a redirect is followed at once (but not for ever).
 
-        With ``writes``, errors raised tell whether any attempt may have taken effect. ``grace``:
-        seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made before;
-        ``attempts``: it was one of these.
+        ``grace``: seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made
+        before; ``attempts``: it was one of these, or they are of a write.
         """
-        attempts = attempts or Attempts(self, deadline=deadline, writes=writes)
+        attempts = attempts or Attempts(self, deadline=deadline, writes=False)
         there: There = None
         if isinstance(failed, NoSuchPartition):
             failed, there = await self.check_missing(failed, there=None, deadline=deadline)

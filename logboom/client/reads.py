@@ -35,6 +35,8 @@ AtLeast = int | Token | Literal["session"] | None
 """How new a read has to be."""
 KEYS_BYTES: Final = 128 * 1024
 """Keys of a GET that travel in its header."""
+ONCE: Final = frozenset(("snapshot", "transfer"))
+"""Asked for again they are done again. Else what only a leader does carries a token, or names what is to be so."""
 HEARD_S: Final = 2.0
 """For a node that is asked for what it may not have heard of yet."""
 SMALL_SCAN: Final = 1_000
@@ -362,7 +364,8 @@ class Reader(LogStreams):
                 )
             return await node.request(Kind.ADMIN, {**header, "timeout_ms": self._left_ms(deadline)})
 
-        return (await self._cluster.at_leader(ask, deadline=deadline)).header
+        same = header["action"] not in ONCE
+        return (await self._cluster.at_leader(ask, deadline=deadline, same=same)).header
 
     async def ask_node(self, kind: Kind, header: dict[str, Any], *, node: str | None, deadline: float) -> Frame:
         """A plain request at one node, or any."""

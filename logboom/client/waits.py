@@ -16,7 +16,7 @@ from logboom.client.connection import NodeConnection
 from logboom.client.parts import check_partition, partition_ids
 from logboom.client.reads import Reader, close_now, watermark_of
 from logboom.client.sharing import BARRIER_GRACE_S, Asked, Sharing
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError
+from logboom.errors import BarrierFuture, DeadlineExceeded, InvalidRequest, LogboomError
 from logboom.types import (
     NUMBER_MAX,
     BarrierProgress,
@@ -36,6 +36,9 @@ from logboom.wire import Frame, Kind, encode
 
 LASTING: Final = frozenset((Level.ORDERED, Level.COMMITTED, Level.DURABLE, Level.APPLIED))
 """What a node has shown of these it never takes back."""
+
+LOOK_S: Final = 2.0
+"""For a time to come that nodes do not wait for: between two questions whether they would by now."""
 
 Target = int | Token | Receipt | Receipts | Sequence[Receipt] | Mapping[int, int] | datetime
 """What a barrier may wait for."""
@@ -156,7 +159,7 @@ class Waits:
     async def index_at(self, when: datetime, *, timeout: float | None = None) -> GlobalLogIndex:
         """All that was committed before the leader's clock showed ``when`` is at or below this index.
 
-        Waits until it does. Raises BarrierFuture at once if that is beyond the deadline.
+        Waits until it does. Raises BarrierFuture at once if that is beyond the deadline, by the leader's clock.
         """
         return await self._index_at(when, self._deadline(timeout))
 
@@ -179,8 +182,16 @@ class Waits:
             header = {"timestamp_ms": timestamp_ms, "timeout_ms": self._left_ms(deadline)}
             return await connection.request(Kind.INDEX_AT, header)
 
-        frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
-        return GlobalLogIndex(frame.header["global_index"])
+        while True:
+            try:
+                frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
+            except BarrierFuture as error:  # beyond what a node lets anybody wait for, perhaps
+                ahead = _ahead_s(error)
+                if not 0 < ahead < deadline - self._cluster.now:
+                    raise
+                await asyncio.sleep(min(ahead, LOOK_S))
+            else:
+                return GlobalLogIndex(frame.header["global_index"])
 
     async def _asked(
         self,
@@ -299,6 +310,12 @@ def _key(header: Mapping[str, Any]) -> bytes | None:
         return bytes(encode(Kind.BARRIER, header)[0])
     except (TypeError, ValueError, OverflowError, LogboomError):
         return None
+
+
+def _ahead_s(error: BarrierFuture) -> float:
+    """How far the leader's clock has to go; 0: it does not say so."""
+    then, now = error.fields.get("timestamp_ms"), error.fields.get("now_ms")
+    return (then - now) / 1000 if type(then) is int and type(now) is int else 0.0
 
 
 def _frontiers(frame: Frame) -> dict[PartitionId, GlobalLogIndex]:
