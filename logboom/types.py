@@ -232,9 +232,9 @@ class BarrierProgress:
     """Who says so: another after a node was lost."""
     frontiers: dict[PartitionId, GlobalLogIndex]
     reached: int
-    """Partitions that are there,"""
+    """Partitions that are there."""
     needed: int
-    """of so many that have to be."""
+    """Partitions that have to be."""
     done: BarrierResult | None = None
 
 

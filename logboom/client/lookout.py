@@ -23,11 +23,11 @@ from logboom.errors import LogboomError, Unavailable
 from logboom.wire import Frame, Kind
 
 LOOK_S: Final = 30.0
-"""Between two looks, about: nobody asks more than one node in so long,"""
+"""Between two questions who the members are, about."""
 LONE_S: Final = 5.0
-"""While a single member is known: one that grows may be replaced as a whole before half a minute is over."""
+"""The same while a single member is known: one that grows may be replaced as a whole before half a minute is over."""
 SOON_S: Final = 2.0
-"""unless a connection was lost, or nobody answered: then it is within this."""
+"""The same, at most, once a connection was lost, or nobody answered."""
 SPREAD: Final = 997.0
 LED_S: Final = 5.0
 """So often a node is asked over which somebody follows something whether it hears of a leader."""

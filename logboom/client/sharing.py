@@ -204,9 +204,9 @@ class Flight:
         self._early: dict[int, tuple[asyncio.TimerHandle, list[Waiting]]] | None = None
         """Those whose time is up before that, by when, in steps of ``TOGETHER_S``: one look for all of a step."""
         self._at: NodeConnection | None = None
-        """Whom it was asked of last,"""
+        """Whom it was asked of last."""
         self._request_id = 0
-        """and, without a task, as what; 0: nothing is under way."""
+        """The request that is under way there without a task; 0: there is none."""
         self._task: asyncio.Task[None] | None = None
 
     @property

@@ -35,13 +35,13 @@ DOUBLINGS_MAX: Final = 10
 STOOD_S: Final = 10.0
 """A stream that has stood for so long was answered, though nothing came: a silent node is given up sooner."""
 FETCH_ROWS: Final = 1_000
-"""Records asked for at a time,"""
+"""Records that are asked for in one request."""
 FETCH_RANGES: Final = 8_192
-"""of so many parts of them: they are all in one header;"""
+"""Parts of records that are asked for in one request: they are all in its header."""
 FETCH_BYTES: Final = 8 * MIB
-"""and bytes, about."""
+"""Bytes of payload that are asked for in one request, about."""
 RANGES_MAX: Final = 64
-"""Of one record."""
+"""Parts of one record."""
 
 OnCompacted = Literal["error", "first"]
 OnVoid = Callable[[Voided], None]

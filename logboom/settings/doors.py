@@ -22,7 +22,7 @@ class NetSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     client_send_buffer_bytes: int = 8 * MIB
     """Replies that a client has not read; beyond it streams wait, at twice as much the client is cut."""
     peer_send_buffer_bytes: int = 16 * MIB
-    """The same between nodes."""
+    """Frames that another node has not read; beyond it what can wait does, at twice as much the link is cut."""
     connections_max: int = 4_096
     """Client connections, also those that have only connected: where there is no room for one more, one of them is
     cut. One in eight of the process's descriptors (`ulimit -n`), 64 at least, is kept for files: beyond that each

@@ -22,7 +22,7 @@ from logboom.types import MIB
 APART_MAX: Final = 256
 """Logs: of each a batch is held, and a stream is open."""
 HELD_MIN: Final = 256 * MIB
-"""Of these batches there may be so much, or what a task may hold of records so many times:"""
+"""Bytes of the batches that are held; or ``HELD_FETCHES`` times what a task may hold of records, if that is more."""
 HELD_FETCHES: Final = 16
 SHARE: Final = 0.75
 """Of the time of a request, for the next log to say where it begins: then it is known why none does."""

@@ -38,11 +38,11 @@ log: Final = logging.getLogger("logboom.spark")
 LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
 
 WHY_MAX: Final = 2_000
-"""Characters of what Spark says:"""
+"""Characters of what Spark says that are kept."""
 WHY_FIRST: Final = 300
-"""so many of them from its beginning, the others from its end, where Python has the reason."""
+"""Characters of these from its beginning; the others are from its end, where Python has the reason."""
 FRAMES: Final = re.compile(r"^\tat .*\n?", re.MULTILINE)
-"""Of Java's stacks, which Spark may put behind that."""
+"""Lines of Java's stacks, which Spark may put behind that."""
 MIXED: Final = "mixed"
 """In the report of an earlier batch that stays: what ``Went`` says by that name."""
 FORM: Final = "crc-"
