@@ -123,7 +123,7 @@ class When(click.ParamType[datetime]):
 
 
 class Word(click.ParamType[str]):
-    """What ``WordsCommand`` takes."""
+    """What ``WordsCommand`` takes as its arguments."""
 
     name = "word"
 
@@ -150,7 +150,7 @@ class WordsCommand(click.Command):
 
 
 class PartitionIds(click.ParamType[list[int]]):
-    """``0,3,5-9``."""
+    """Ids of partitions: ``0,3,5-9``."""
 
     name = "partitions"
 

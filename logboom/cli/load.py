@@ -21,21 +21,21 @@ from logboom.types import Receipt, Record
 
 PREFIX: Final = b"logboom-bench/"
 KEYS: Final = 10_000
-"""In each `kv` partition; they are written again and again."""
+"""Keys in each `kv` partition; they are written again and again."""
 DRAIN_S: Final = 5.0
 """Whoever has no answer by then, after the end, gets none."""
 AGAIN_S: Final = 0.05
 """After a failure that does not say when to come again."""
 TELL_S: Final = 1.0
 BLOCKS: Final = 8
-"""So many different ones, whatever is under way."""
+"""Different blocks that are sent, however many requests are under way."""
 STEP: Final = math.log(1.02)
 BUCKETS: Final = 1_200
 """Up to six hours, in microseconds."""
 
 
 class Latencies:
-    """Any number of them in a few kilobytes, to two in a hundred."""
+    """How long requests took: any number of them in a few kilobytes, to two in a hundred."""
 
     def __init__(self) -> None:
         self._counts = array("q", bytes(8 * BUCKETS))
@@ -60,13 +60,13 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked for."""
+    """The load that is asked for."""
 
     partitions: Mapping[int, str]
     """To their state machines, `kv` or `log`."""
     seconds: float
     size: int
-    """Of a value, or a record's payload."""
+    """Bytes of a value, or of a record's payload."""
     clients: int
     in_flight: int
     """Over all clients."""
@@ -78,7 +78,7 @@ class Load:
 
 @dataclass(slots=True)
 class Tally:
-    """What has come of it so far."""
+    """What has come of the load so far."""
 
     load: Load
     requests: int = 0
@@ -215,7 +215,7 @@ async def _slot(k: int, requests: _Requests, tally: Tally) -> None:
 
 
 class _Requests:
-    """What is sent, and by whom."""
+    """The requests of one load, and the clients that send them."""
 
     def __init__(self, clients: Sequence[Client], load: Load) -> None:
         self._clients, self._load = clients, load

@@ -17,17 +17,17 @@ KIB: Final = 1024
 SPARE: Final = ("sessions", "oldest_ms", "memory", "disk_free", "backlog", "bytes/s", "unapplied")
 """Columns that a narrow terminal does without, the first ones first."""
 GAP: Final = 3
-"""Between two columns."""
+"""Characters between two columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is shown of one moment."""
+    """What is shown of a cluster at one moment."""
 
     head: Row
-    """Of the whole cluster, as whoever leads has it; else whoever has come furthest."""
+    """What concerns the whole cluster, as whoever leads has it; else whoever has come furthest."""
     problems: list[str]
-    """As in ``status``."""
+    """What needs a hand, as ``status`` tells it."""
     remark: str
     """Who is away where that is no problem."""
     nodes: list[Row]

@@ -185,7 +185,7 @@ def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:
 
 
 class _Chunk(NamedTuple):
-    """What one request has, and of which lines."""
+    """One request: its records, and the lines that they come from."""
 
     parts: dict[int, list[Record]]
     first: int

@@ -65,7 +65,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self.closed = False
         self._heard = self._secured = False
         self._frame_bytes_max = FRAME_BYTES_MAX
-        """Of what we send: what the node says in WELCOME."""
+        """Largest frame that we send: what the node says in WELCOME."""
         self._decoder = FrameDecoder(frame_bytes_max=REPLY_BYTES_MAX, header_bytes_max=REPLY_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()

@@ -25,26 +25,27 @@ class Known:
         self.lineage: str | None = None
         """Which history of the cluster; None: no node has said it."""
         self.settled = False
-        """It is that one for good: a node that has a leader has said so, or something was seen of it."""
+        """``lineage`` is the one for good: a node that has a leader has said so, or something was seen of it."""
         self.superseded = False
         """A node that has a leader has said another one since."""
         self.members: dict[str, str] = {}
         self._members_at = [0, 0]
-        """Term and Raft index of the entry that says so."""
+        """Term and Raft index of the entry that says who the members are."""
         self.partitions: list[list[Any]] = []
         """Id, state machine and mode of each; empty: not known."""
         self.key_partitions = 0
         self._changed = False
-        """Of the partitions we know that they are others now: only the leader can say which."""
+        """``partitions`` are others by now: only the leader can say which."""
         self._provisional = False
-        """Those that we know a node has said that follows nobody: it may be empty, or none that the others let in."""
+        """``partitions`` were said by a node that follows nobody: it may be empty, or none that the others let in."""
         self._keys_provisional = True
-        """So is ``key_partitions``, or nobody has said it."""
+        """``key_partitions`` was said by such a node, or by nobody."""
         self.frame_bytes = 1024 * 1024
         self.part_bytes, self.part_records = FIRST_BYTES, FIRST_RECORDS
-        """Of one partition's share of a request."""
+        """Most of one partition's share of a request."""
         self.block_records = RECORDS_MAX
-        """What nodes take of that; so many travel together only where somebody has put them together."""
+        """Most records of such a share that nodes take; so many travel together only where somebody has put them
+        together."""
         self._leader: str | None = None
 
     @abstractmethod

@@ -38,7 +38,7 @@ BESIDE_COMMANDS_MAX: Final = 512
 With two halves of a crowd under way the client answers one while the nodes have the other.
 """
 LARGE_PART: Final = 2048
-"""So many go beside whatever is in flight: a frame is large enough then."""
+"""With so many queued a part leaves beside whatever is in flight: a frame is large enough then."""
 EXPIRY_GRACE_S: Final = 0.05
 """The node ends a request at the same deadline and knows better why."""
 EXPIRY_STEP_S: Final = 0.005
@@ -105,11 +105,11 @@ class Single(msgspec.Struct, gc=False):
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Commands in flight."""
+    """Commands that are in flight as one part."""
 
     singles: list[Single]
     size: int
-    """Of all of them, against the budget."""
+    """What all of the commands take of the budget."""
     part: Part
     deadline: float
     admission_wait: float
@@ -134,7 +134,7 @@ class Lane:
         self._commands_in_flight = 0
         self._scheduled = False
         self._in_front: _Batch | None = None
-        """It is not on its way to the leader yet: nothing may overtake it."""
+        """A part that is not on its way to the leader yet: nothing may overtake it."""
         self._wide = 0
         """Queued commands over several keys. They have parts of their own: where not all nodes know them, only they are
         refused."""

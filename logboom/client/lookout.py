@@ -30,9 +30,9 @@ SOON_S: Final = 2.0
 """The same, at most, once a connection was lost, or nobody answered."""
 SPREAD: Final = 997.0
 LED_S: Final = 5.0
-"""So often a node is asked over which somebody follows something whether it hears of a leader."""
+"""Between two questions to a node, over which somebody follows something, whether it hears of a leader."""
 LEADERLESS_MS: Final = 2_000
-"""Then it is no election: others are asked whether somebody leads. What they know of it does not."""
+"""What goes on for longer is no election: others are asked whether somebody leads, of whom that node hears nothing."""
 
 
 class Lookout(Known, Home):
@@ -48,9 +48,9 @@ class Lookout(Known, Home):
         self._look_at: float | None = None
         """When they are asked for again; None: no connection is a second old."""
         self._led_at: dict[str, float] = {}
-        """By address: when a node is asked for its leader again."""
+        """By address: when a node is asked next whether it hears of a leader."""
         self._shunned: dict[str, float] = {}
-        """Until then: it hears of no leader, or of nothing new, and another does."""
+        """By address, until when: it hears of no leader, or of nothing new, and another node does."""
         self._turn = 0
 
     def _beats(self) -> Callable[[NodeConnection], None]:

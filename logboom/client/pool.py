@@ -20,15 +20,15 @@ from logboom.types import is_address
 from logboom.wire import Kind
 
 CONNECT_S: Final = 2.0
-"""TCP, TLS and WELCOME of one node."""
+"""For TCP, TLS and WELCOME of one node."""
 STAGGER_S: Final = 0.2
 """With no connection open, the next node is tried beside the first after this long."""
 MOVED_S: Final = 0.5
-"""For the question whether a node that cannot be reached is elsewhere by now; once in ``CONNECT_S``."""
+"""For whoever leads to say whether a node that cannot be reached is elsewhere by now; asked once in ``CONNECT_S``."""
 DOWN_MIN_S: Final = 0.05
 DOWN_MAX_S: Final = 2.0
 DOWN_KEPT: Final = 64
-"""Addresses that could not be reached, and may be tried again: members come and go."""
+"""Addresses that are remembered as out of reach: members come and go."""
 
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
@@ -48,7 +48,7 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
 
 
 class Pool(Lookout):
-    """A part of ``Cluster``: its connections."""
+    """A part of ``Cluster``: the connections to its nodes."""
 
     def __init__(
         self,

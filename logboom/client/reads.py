@@ -38,7 +38,7 @@ KEYS_BYTES: Final = 128 * 1024
 ONCE: Final = frozenset(("snapshot", "transfer"))
 """Asked for again they are done again. Else what only a leader does carries a token, or names what is to be so."""
 HEARD_S: Final = 2.0
-"""For a node that is asked for what it may not have heard of yet."""
+"""For a node to hear of what it is asked for, before another is asked."""
 SMALL_SCAN: Final = 1_000
 """Scans of up to so many keys share the connection; larger ones get one of their own, which may be slowed down."""
 

@@ -30,7 +30,7 @@ TAIL_CREDIT: Final = 4 * MIB
 SCAN_CREDIT: Final = 16 * MIB
 PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 1.0
-"""Between two beginnings of a stream, about; longer where a node asks for it."""
+"""Longest pause before a stream is begun again, about; longer where a node asks for it."""
 DOUBLINGS_MAX: Final = 10
 STOOD_S: Final = 10.0
 """A stream that has stood for so long was answered, though nothing came: a silent node is given up sooner."""
@@ -52,7 +52,7 @@ Select = Callable[[Descriptor], Sequence[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: at most one of them."""
+    """Where in a log to begin: at most one of these is given."""
 
     index: int = 0
     global_index: int = 0
@@ -207,9 +207,17 @@ class LogStreams:
         Also behind what was declared void: ``on_void`` is told of it, and ``on_node`` of each node that is asked.
         """
         records_max, bytes_max = fields.get("records_max", 0), fields.get("bytes_max", 0)
-        fields = {"whole": True, "mixed": True, **fields}
         feed = self._feed(
-            partition_id, start, node, fields, on_compacted, on_void, patience, credit, batches_of, on_node
+            partition_id,
+            start,
+            node=node,
+            fields={"whole": True, "mixed": True, **fields},
+            on_compacted=on_compacted,
+            on_void=on_void,
+            on_node=on_node,
+            patience=patience,
+            credit=credit,
+            decode=batches_of,
         )
         try:
             async for batch in feed:
@@ -234,8 +242,17 @@ class LogStreams:
         patience: float,
     ) -> AsyncGenerator[LogMetadata, None]:
         """The same without data."""
-        fields = {**fields, "metadata_only": True}
-        feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, TAIL_CREDIT, _metadata)
+        feed = self._feed(
+            partition_id,
+            start,
+            node=node,
+            fields={**fields, "metadata_only": True},
+            on_compacted=on_compacted,
+            on_void=on_void,
+            patience=patience,
+            credit=TAIL_CREDIT,
+            decode=_metadata,
+        )
         try:
             async for batch in feed:
                 self.seen(batch.global_index)
@@ -247,14 +264,15 @@ class LogStreams:
         self,
         partition_id: int,
         start: Start,
+        *,
         node: str | None,
         fields: dict[str, Any],
         on_compacted: OnCompacted,
         on_void: OnVoid | None,
+        on_node: OnNode | None = None,
         patience: float,
         credit: int,
         decode: Callable[[Frame], Any],
-        on_node: OnNode | None = None,
     ) -> AsyncGenerator[Any, None]:
         failures = _Failures(self._cluster, patience)
         nodes = _Nodes(self._cluster, self.at(node), named=node is not None)

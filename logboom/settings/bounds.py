@@ -15,8 +15,8 @@ class ReadSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     segments_max: int = 512
     """Segments that are read at the same time, by all of them."""
     streams_max: int = 32_768
-    """So many are open: each is looked at whenever something is committed that it may be waiting for. Together they may
-    read 16 times as many logs, those of each counted; one alone any number."""
+    """Streams that may be open at the same time: each is looked at whenever something is committed that it may be
+    waiting for. Together they may read 16 times as many logs, those of each counted; one alone any number."""
     window_bytes: int = 4 * MIB
     """Bytes that a scan over many partitions reads at a time; one batch may be larger."""
     window_segments_max: int = 256
@@ -53,7 +53,8 @@ class AdmissionSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
     partition_age_ms: int = 0
     """A partition whose oldest admitted record is not applied after this time takes no more, 0: off."""
     node_age_ms: int = 0
-    """The same for the node: one partition that stands still holds up all of it. 0: off."""
+    """A node of which the oldest admitted record is not applied after this time takes no more: one partition that
+    stands still holds up all of it. 0: off."""
     fair_share_percent: int = 80
     """Most of a budget that one principal, or one partition of the node's, gets alone; with others less. 100: all."""
     principal_ops_per_s: int = 0
@@ -65,11 +66,12 @@ class AdmissionSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
     partition_bytes_per_s: int = 0
     """Bytes a second that a partition takes, 0: any number."""
     rate_burst_ms: int = 1_000
-    """So far ahead of those rates one may be, and by one request more, however large; the next one waits for it."""
+    """How far ahead of those four rates one may be, and by one request more, however large; the next one waits for
+    it."""
     light_commit_ms: int = 0
-    """So long may a small request (16 KiB) of a light client, which writes a quarter or less of what the one does that
-    writes most, take from its admission to its commit; one in a hundred may take longer. Else those that write more are
-    slowed down, as far as it takes. 0: off."""
+    """Longest time that a small request (16 KiB) of a light client, which writes a quarter or less of what the one does
+    that writes most, may take from its admission to its commit; one in a hundred may take longer. Else those that write
+    more are slowed down, as far as it takes. 0: off."""
     pace_bytes_per_s_min: int = MIB
     """Bytes a second that those who are slowed down for `light_commit_ms` write together at least."""
     retry_after_ms: int = 50
@@ -91,7 +93,7 @@ class AdmissionSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
     signals: tuple[str, ...] = ("disk_free", "apply_lag", "memory")
     """`disk_free`, `apply_lag`, `memory`, or registered under the entry point group `logboom.admission_signals`."""
     signal_ms: int = 250
-    """Between two looks at the signals."""
+    """Time between two looks at the signals."""
     disk_free_bytes_min: int = 64 * MIB
     """`disk_free`: with less free where the data is, nothing is admitted; from twice as much on, less. Snapshots leave
     half of it. 0: off."""
@@ -112,19 +114,20 @@ class LagSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What is done when a partition, or a node, applies more slowly than is committed. Each node looks after itself."""
 
     look_ms: int = 500
-    """Between two looks."""
+    """Time between two looks at how far partitions lag."""
     slow_ms: int = 5_000
     """A partition whose oldest command waits so long to be applied is throttled until half of that, 0: never."""
     throttle_percent: int = 25
-    """Of its admission budgets that a throttled partition may use."""
+    """Share of its admission budgets that a throttled partition may use."""
     stalled_ms: int = 15_000
     """A partition that applies nothing for so long while something waits is frozen until it has caught up, 0: never."""
     chronic_ms: int = 60_000
     """After so long a replica that is slow where others are not stops serving the partition, and leading, 0: never."""
     node_percent: int = 50
-    """Of its partitions that are slow: then the node is."""
+    """With this share of its partitions slow, the node counts as slow."""
     move_again_ms: int = 300_000
-    """Leadership is handed over for that at most so often; where nobody takes it, it is offered again after 30 s."""
+    """A node that is slow hands leadership over at most so often; where nobody takes it, it is offered again after 30
+    s."""
 
 
 class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,6 +148,6 @@ class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     waiters_reserved: int = 1_024
     """Places of `waiters_max` that are kept for other nodes that wait, and for views that are being taken."""
     wait_ms_max: int = 600_000
-    """Longest wait; a barrier whose timeout, cut to `net.request_ms_max`, is longer is refused."""
+    """Longest time that a barrier may wait; one whose timeout, cut to `net.request_ms_max`, is longer is refused."""
     ahead_max: int = 1_000_000
     """A target further than this above the commit index is refused."""

@@ -77,7 +77,7 @@ class TlsSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     directory: str = ""
     """Where the files are. They may be replaced while the node runs: new connections use the new ones."""
     warn_days: int = 30
-    """From so many days before one of its certificates ends a node says so once a day, 0: never."""
+    """So many days before one of its certificates ends a node begins to say so, once a day. 0: never."""
 
 
 class AccessSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

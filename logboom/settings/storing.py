@@ -10,11 +10,12 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The parent log."""
 
     heartbeat_ms: int = 30
-    """Between a leader's signs of life."""
+    """Time between a leader's signs of life."""
     election_min_ms: int = 150
     """Shortest silence of a leader after which a follower stands for election."""
     election_max_ms: int = 300
-    """Longest such silence; each follower draws its own between `election_min_ms` and this."""
+    """Longest silence of a leader before a follower stands for election; each draws its own between `election_min_ms`
+    and this."""
     election_patience_ms: int = 1_000
     """Followers stretch their timeouts to twice the longest silence of late, but to no more than this. A value at or
     below `election_max_ms` switches the stretching off."""
@@ -27,7 +28,7 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     entry_bytes_max: int = 64 * KIB
     """Routing entries are packed into Raft entries up to this."""
     message_bytes_max: int = 1 * MIB
-    """Entries per append_entries message."""
+    """Bytes of entries that one append_entries message carries, at most."""
     transfer_ms: int = 1_000
     """A leader that is stopped (SIGTERM) first hands leadership over, and gives that up after this time."""
     journal_segment_bytes: int = 16 * MIB
@@ -37,7 +38,7 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     redo_bytes_max: int = 48 * KIB
     """A partition's share of a group sync up to this is synced with the journal and not in its own file, 0: never."""
     redo_unsettled_bytes: int = 8 * MIB
-    """Carried by the journal until the partitions' own files are synced."""
+    """With so many bytes carried by the journal the partitions' own files are synced."""
     proposals_max: int = 16_384
     """Requests proposed and not yet committed."""
     unsynced_bytes_max: int = 64 * MIB
@@ -67,7 +68,7 @@ class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     recent_bytes: int = 4 * MIB
     """Batches of a partition kept in memory until they are committed, and as much until they are applied, 0: none."""
     recent_node_bytes: int = 64 * MIB
-    """The same for a node: with many partitions each gets its share of this."""
+    """`recent_bytes` of all partitions of a node: with many each gets its share of this."""
     page_cache_bytes: int = 256 * MIB
     """Per node: so much of what was written last stays in the page cache, for readers that are close to the end. What
     is older is given back to the system, and read from the disk when somebody asks, 0: the kernel decides."""
@@ -84,7 +85,7 @@ class ApplySettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Workers."""
 
     batch_bytes: int = 4 * MIB
-    """Applied in one transaction, at most (one batch more may go over)."""
+    """Bytes applied in one transaction, at most (one batch more may go over)."""
     batches_max: int = 1024
     """Batches applied in one transaction, at most; one that several producers share counts as one for each of them."""
     inline_bytes: int = 16 * KIB
@@ -159,6 +160,6 @@ class ScrubSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bytes_per_s: int = 16 * MIB
     """How fast it reads."""
     pause_ms: int = 21_600_000
-    """Between two passes over everything; the first comes so long after a start, at most a minute. 0: never."""
+    """Time between two passes over everything; the first comes so long after a start, at most a minute. 0: never."""
     stall_ms: int = 120_000
     """A state that has given nothing for so long is passed over, until that call of yours returns. 0: never."""

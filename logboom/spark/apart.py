@@ -25,7 +25,7 @@ HELD_MIN: Final = 256 * MIB
 """Bytes of the batches that are held; or ``HELD_FETCHES`` times what a task may hold of records, if that is more."""
 HELD_FETCHES: Final = 16
 SHARE: Final = 0.75
-"""Of the time of a request, for the next log to say where it begins: then it is known why none does."""
+"""Share of the time of a request for the next log to say where it begins: then it is known why none does."""
 
 
 class TooLarge(Exception):

@@ -28,7 +28,8 @@ class Held:
     gone: dict[int, int] = field(default_factory=dict)
     """By partition, the first offset that it has, where something in front of that is wanted and was removed."""
     passed: dict[int, int] = field(default_factory=dict)
-    """The same, where what was removed lies in front of the global index that is read from."""
+    """By partition, the first offset that it has, where what was removed lies in front of the global index that is read
+    from."""
     behind: set[int] = field(default_factory=set)
     """Partitions whose log ends in front of what is wanted: it says nothing about them."""
 

@@ -199,7 +199,7 @@ def _patiently(ahead: _Ahead[T], timeout: float | None, glances: int, hopeless: 
 
 
 class _Ahead(Generic[T]):
-    """Between the loop, which fetches, and the thread that takes."""
+    """What has come of a stream, between the loop, which fetches, and the thread that takes."""
 
     def __init__(self, size: Callable[[T], int], bytes_max: int, loop: asyncio.AbstractEventLoop) -> None:
         self._size = size

@@ -32,7 +32,7 @@ class LeftOut(Enum):
     STILL = auto()
     """What stands still, and cannot be shown for that: since its node was started it was never as far as before."""
     HIDDEN = auto()
-    """That, and what is not open yet, or not as far as before."""
+    """What stands still like that, and what is not open yet, or not as far as before."""
 
 
 def marks(options: ReadOptions, session: Session, *, left_out: LeftOut = LeftOut.NOTHING) -> list[Watermark]:

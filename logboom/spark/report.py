@@ -44,7 +44,7 @@ WHY_FIRST: Final = 300
 FRAMES: Final = re.compile(r"^\tat .*\n?", re.MULTILINE)
 """Lines of Java's stacks, which Spark may put behind that."""
 MIXED: Final = "mixed"
-"""In the report of an earlier batch that stays: what ``Went`` says by that name."""
+"""How ``Went.mixed`` is called in a report: that of an earlier batch, which stays where a commit fails."""
 FORM: Final = "crc-"
 """How fingerprints are made; those of another form say nothing of rows."""
 

@@ -46,11 +46,11 @@ REQUESTS_MAX: Final = 1024
 """Under way at once per task: each takes about 15 KiB of its memory, however little it carries."""
 FINE: Final = frozenset((Status.OK, Status.NOT_FOUND))
 PATIENCE: Final = 0.5
-"""Of the time of a request that a rate holds up: so long it stands in line at a node."""
+"""Share of the time of a request that it stands in line at a node, where a rate holds it up."""
 
 
 class Went(NamedTuple):
-    """Where the batches of a stream went."""
+    """Into which cluster and history the batches of a stream went."""
 
     query: str
     """Empty: the last of them had no tasks, and nobody has said it."""
@@ -81,11 +81,11 @@ class WritePlan:
     block_bytes_max: int = BLOCK_BYTES_MAX
     """Less for a cluster that does not take so much."""
     block_records_max: int = RECORDS_MAX
-    """So for one that does not take so many."""
+    """Fewer for a cluster that does not take so many."""
     sort_bytes_max: int | None = None
     """Rows are numbered in an order of their own, and a task holds no more than this of them; None: as they come."""
     went: Went | None = None
-    """Of a stream, what its report says of the batches before; None: nothing."""
+    """What the report of a stream says of the batches before; None: nothing, or it is no stream."""
 
 
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
