@@ -98,27 +98,27 @@ class Tally:
     """Since somebody was told."""
 
     def begins(self, now: float) -> None:
-        """All that is counted comes behind it."""
+        """The load begins: all that is counted comes behind this."""
         self.began = self.last_at = now
         self.until = now + self.load.seconds
 
     def ends(self, now: float) -> None:
-        """Perhaps before its time."""
+        """The load has ended, perhaps before its time."""
         self.seconds = max(min(now, self.until), self.last_at) - self.began
 
     def answered(self, now: float, seconds: float) -> None:
-        """A request was."""
+        """A request was answered."""
         self.requests, self.last_at = self.requests + 1, now
         self.latencies.add(seconds)
         self.recent.add(seconds)
 
     def failed(self, error: LogboomError) -> None:
-        """A request has."""
+        """A request has failed."""
         self.errors[error.code] += 1
         self.last_error = error
 
     def row(self) -> dict[str, Any]:
-        """For output."""
+        """What has come of the load, for output."""
         load, seconds = self.load, max(self.seconds, 1e-9)
         commands = self.requests * load.block
         return {
@@ -141,7 +141,7 @@ class Tally:
         }
 
     def story(self, now: float, since: float) -> str:
-        """Of the last seconds, in a line, for people; the next one begins anew."""
+        """The last seconds in a line, for people; the next one begins anew."""
         recent, self.recent = self.recent, Latencies()
         commands = recent.count * self.load.block
         p99 = _ms(recent.at(0.99))

@@ -123,7 +123,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
 
     @property
     def part_records(self) -> int:
-        """The same in records."""
+        """How many records a request should carry for one partition, as far as a node has said it."""
         return self._submitter.part_records
 
     @property

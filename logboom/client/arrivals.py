@@ -47,7 +47,7 @@ class Stream:
         self.filled = asyncio.Event()
 
     def put(self, item: Frame | LogboomError) -> None:
-        """It has come."""
+        """A frame has come."""
         last = self.items[-1] if self.items else None
         if isinstance(item, Frame) and isinstance(last, Frame) and item.kind is last.kind and item.kind in NEWEST:
             self.items[-1] = item._replace(header=NEWEST[item.kind](last.header, item.header))

@@ -62,7 +62,7 @@ def is_final(error: LogboomError, left_s: float) -> bool:
 
 
 def is_sent_away(error: LogboomError) -> bool:
-    """Of a node that hears of no leader: others are to be asked for what is waited for."""
+    """It is from a node that hears of no leader: others are to be asked for what is waited for."""
     return isinstance(error, BarrierTimeout) and bool(error.fields.get("retry_after"))
 
 

@@ -293,11 +293,11 @@ class NodeConnection(asyncio.BufferedProtocol):
 
     @property
     def has_roaming(self) -> bool:
-        """Of those some would go on elsewhere."""
+        """There are streams that would go on elsewhere."""
         return any(each.roams for each in self._streams.values())
 
     def end_roaming(self, error: LogboomError) -> None:
-        """They end with it, here."""
+        """End those streams here, with this error."""
         for request_id, stream in self._streams.items():
             if stream.roams:
                 stream.roams = False

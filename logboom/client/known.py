@@ -121,5 +121,5 @@ class Known:
         self._keys_provisional = False
 
     def forget_partitions(self) -> None:
-        """They have changed: to be asked for anew."""
+        """Which partitions there are has changed: it is to be asked for anew."""
         self.partitions, self._changed = [], True

@@ -198,7 +198,7 @@ class Lane:
         return self._commands_in_flight <= BESIDE_COMMANDS_MAX or len(self._queue) >= LARGE_PART
 
     def _take(self) -> tuple[list[Single], int]:
-        """For the next part: whoever has not given up while waiting, and what they take of the budget."""
+        """The commands of the next part: whoever has not given up while waiting, and what they take of the budget."""
         queue, carrier = self._queue, self._carrier
         if not self._wide and self._queued_bytes <= carrier.part_bytes and len(queue) <= carrier.part_records:
             leaving, size = list(queue), self._queued_bytes
@@ -285,7 +285,7 @@ class Lane:
         task.add_done_callback(partial(self._given_up, batch, failed))
 
     def _given_up(self, batch: _Batch, failed: LogboomError | None, _: object) -> None:
-        """Unless it has begun: then it has ended. Somebody has cancelled the task before that."""
+        """Somebody has cancelled the task of a batch before it began; one that has begun has ended the batch itself."""
         if batch in self._in_flight:
             _fail(batch.singles, Unavailable(CANCELLED) if failed is None else UnknownOutcome(CANCELLED))
             self._ended(batch)

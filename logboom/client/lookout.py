@@ -159,7 +159,7 @@ class Lookout(Known, Home):
     # -- nodes that are cut off from the others, and not from here
 
     def _told_of_leader(self, connection: NodeConnection, answer: Frame | LogboomError) -> None:
-        """Of one over which somebody follows something: what nobody leads it to does not come."""
+        """A node over which somebody follows something has said who leads: where nobody does nothing new comes."""
         if self._are_others(answer):
             connection.post(Kind.ADMIN, {"action": "members"}, (), self._told)
         if _leaderless_ms(answer) < LEADERLESS_MS:
@@ -185,7 +185,7 @@ class Lookout(Known, Home):
             connection.end_roaming(Unavailable(story))
 
     def _led(self, live: list[NodeConnection]) -> list[NodeConnection]:
-        """Those of them that others have not said more than, of late; all, if there is none."""
+        """Those of them that are not shunned; all, if there is none."""
         if not self._shunned:
             return live
         self._shunned = {each: until for each, until in self._shunned.items() if self.now < until}
@@ -196,7 +196,7 @@ class Lookout(Known, Home):
 
 
 def _leaderless_ms(answer: Frame | LogboomError) -> int:
-    """As a PONG says; -1: it does not, as of an earlier release."""
+    """How long a node has heard of no leader, as a PONG says; -1: it does not say it, as of an earlier release."""
     said = -1 if isinstance(answer, LogboomError) else answer.header.get("leaderless_ms", -1)
     return said if type(said) is int else -1
 

@@ -35,7 +35,7 @@ class LogPiece(NamedTuple):
 
 
 def log_piece_of(frame: Frame) -> LogPiece:
-    """Of a LOG_PIECE. Raises ProtocolError."""
+    """What is in a LOG_PIECE. Raises ProtocolError."""
     header, batches, at = frame.header, [], 0
     rows, first, before = header.get("rows"), header.get("first"), header.get("before")
     if not isinstance(rows, list) or type(first) is not int or first < 1 or not isinstance(before, bytes):
@@ -369,7 +369,7 @@ class Operations:
         return await self._at_leader({"action": "member_promote", "id": node}, self._deadline(timeout))
 
     async def remove_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """For good: its id is not used again. A leader hands leadership over before."""
+        """Remove a member for good: its id is not used again. A leader hands leadership over before."""
         return await self._at_leader({"action": "member_remove", "id": node}, self._deadline(timeout))
 
     async def transfer(self, to: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Window:
         self._refusal: Overloaded | QuotaExceeded | None = None
 
     def refused(self, error: Overloaded | QuotaExceeded, now: float) -> None:
-        """By a node."""
+        """A node has refused something of it."""
         self._refusal = error
         self.narrow(now, float(error.fields.get("retry_after") or 0.0))
 

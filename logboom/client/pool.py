@@ -77,7 +77,7 @@ class Pool(Lookout):
         return list(dict.fromkeys([*self.endpoints, *self.members.values()]))
 
     def random_bytes(self, count: int) -> bytes:
-        """For ids."""
+        """Bytes for ids, by chance."""
         return self._rng.randbytes(count)
 
     def chance(self) -> float:
@@ -271,7 +271,7 @@ class Pool(Lookout):
         return self._leader is not None and not self._leads(connection, self._leader)
 
     def leads(self, connection: NodeConnection) -> bool:
-        """It goes to the node that is believed to lead."""
+        """The connection goes to the node that is believed to lead."""
         return self._leader is not None and self._leads(connection, self._leader)
 
     def heard(self, error: LogboomError) -> None:
@@ -310,7 +310,7 @@ class Pool(Lookout):
 
 
 def _leave(made: weakref.WeakValueDictionary[int, NodeConnection], pid: int) -> None:
-    """Of a client that nobody holds any more, and nobody has closed: the loop would keep its connections for ever."""
+    """Close the connections of a client that nobody holds, nor has closed: the loop would keep them for ever."""
     if pid == os.getpid():
         for connection in list(made.values()):
             connection.leave()

@@ -180,7 +180,7 @@ class Reader(LogStreams):
         node: str | None,
         deadline: float,
     ) -> AsyncGenerator[tuple[GlobalLogIndex, RecordBlock], None]:
-        """The same in columns: the global index of the view, and keys with encoded values."""
+        """What ``scan`` gives, in columns: the global index of the view, and keys with encoded values."""
         mode = await self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness, deadline=deadline)
         header = {
             "partition": partition_id,
@@ -286,7 +286,7 @@ class Reader(LogStreams):
             raise DeadlineExceeded(f"no more came within {patience:.3g} s", outcome="not_applied") from None
 
     async def watermarks(self, *, deadline: float) -> tuple[dict[int, Watermark], GlobalLogIndex]:
-        """Of all partitions, at whoever leads, and its commit index."""
+        """Watermarks of all partitions, at whoever leads, and its commit index."""
 
         async def ask(node: NodeConnection) -> Frame:
             return await node.request(Kind.WATERMARKS, {"partitions": None})

@@ -159,7 +159,7 @@ class Sharing:
             del self._joinable[flight.key]
 
     def ended(self, flight: Flight) -> None:
-        """It is over. Idempotent."""
+        """The request is over. Idempotent."""
         self.closed(flight)
         self._flights.pop(flight, None)
         if not self._flights and self._look is not None:

@@ -72,7 +72,7 @@ class Start:
         return cls(index, global_index, time_ms)
 
     def fields(self) -> dict[str, int]:
-        """As in a request."""
+        """The fields of a request that say it."""
         named = {"start": self.index, "start_global": self.global_index, "start_time_ms": self.time_ms}
         return {name: value for name, value in named.items() if value or name == "start"}
 
@@ -166,11 +166,11 @@ class _Gaps:
         """By ``on_void``."""
 
     def announced(self, frame: Frame) -> None:
-        """By a frame, of what lies in front of its last batch."""
+        """A frame has announced gaps in front of its last batch."""
         self._next = voids_of(frame) if self._on_void is not None else []
 
     def tell(self, before_global: int | None = None) -> None:
-        """Of those in front of a global index; None: of all. Raises what ``on_void`` raises."""
+        """Tell of the gaps in front of a global index; None: of all. Raises what ``on_void`` raises."""
         while self._on_void is not None and self._next:
             if before_global is not None and self._next[0].global_index > before_global:
                 return
@@ -241,7 +241,7 @@ class LogStreams:
         on_void: OnVoid | None = None,
         patience: float,
     ) -> AsyncGenerator[LogMetadata, None]:
-        """The same without data."""
+        """What ``tail`` gives, without the data."""
         feed = self._feed(
             partition_id,
             start,

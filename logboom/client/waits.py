@@ -96,7 +96,7 @@ class Waits:
         node: str | None = None,
         every: float = 0.1,
     ) -> AsyncGenerator[BarrierProgress, None]:
-        """The same, telling where the partitions are, ``every`` so many seconds as far as anything moves.
+        """Wait as ``barrier`` does, and tell where the partitions are, ``every`` so many seconds as far as any moves.
 
         The last one is ``done``. Who leaves the loop waits no longer.
         """
@@ -248,7 +248,7 @@ class Waits:
         grace: float = 0.0,
         roams: bool = False,
     ) -> AsyncGenerator[Frame, None]:
-        """Of a streamed reply, at another node when one is lost. Without ``deadline`` each has ``patience``."""
+        """Frames of a streamed reply, of another node when one is lost. Without ``deadline`` each has ``patience``."""
         failed: LogboomError | None = None
         attempts: Attempts | None = None
         self._cluster.begin()
@@ -296,7 +296,7 @@ class _Results:
         self._marks: tuple[Watermark, ...] = ()
 
     def read(self, asked: Asked, frame: Frame) -> BarrierResult:
-        """Of a REACHED."""
+        """What a REACHED says."""
         self._reader.seen(asked.target)
         rows = frame.header["watermarks"]
         if rows != self._rows:

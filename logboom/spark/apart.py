@@ -82,7 +82,7 @@ def size_of(item: LogBatch | Voided) -> int:
 async def _of(
     client: Client, share: Share, credit: int, patience: float | None
 ) -> AsyncGenerator[LogBatch | Voided, None]:
-    """Of one log, up to what is at the end of the share. ``patience``: until something comes; then the client's."""
+    """Batches of one log, up to the end of the share. ``patience``: until something comes; then the client's."""
     start, before = share.start, share.start
     while start <= share.end:
         try:

@@ -34,7 +34,7 @@ class Held:
     """Partitions whose log ends in front of what is wanted: it says nothing about them."""
 
     def lacks(self, wanted: Iterable[Share]) -> int:
-        """So many of the records that are wanted."""
+        """How many of the records that are wanted it does not have."""
         return sum(self._lacks(share) for share in wanted)
 
     def _lacks(self, share: Share) -> int:

@@ -109,7 +109,7 @@ class Session:
 
     @property
     def block_records(self) -> int:
-        """The same in records."""
+        """How many records for one partition a request to this cluster carries, at most."""
         with self._used() as background:
             return background.client.block_records
 

@@ -109,7 +109,7 @@ def barrier(report: Report, *, timeout: float = 60.0, level: str = "applied", sc
 
 
 def _with_key(df: DataFrame, key: str | None) -> DataFrame:
-    """With the column that is to be the key by that name. Raises InvalidRequest."""
+    """The frame, with the column that is to be the key by that name. Raises InvalidRequest."""
     if key is None or key == "key":
         return df
     if key not in df.columns:

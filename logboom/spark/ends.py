@@ -71,7 +71,7 @@ async def _marks(partitions: Sequence[int], node: str | None, timeout: float | N
 
 
 async def _some(partitions: Sequence[int], node: str | None, left_out: LeftOut, client: Client) -> list[Watermark]:
-    """Those of them that can be shown."""
+    """Watermarks of those of them that can be shown."""
     states = await _states(node, client)
     still = [p for p in partitions if states.get(p) in STILL]
     others = [p for p in partitions if p not in frozenset(still) and (left_out is LeftOut.STILL or p in states)]
@@ -90,7 +90,7 @@ async def _some(partitions: Sequence[int], node: str | None, left_out: LeftOut, 
 
 
 async def _states(node: str | None, client: Client) -> Mapping[int, str]:
-    """Of all that can be shown at the node, or where they are led from, and of all that stand still there."""
+    """States of all that can be shown at the node, or where they are led from, and of all that stand still there."""
     said = await client.status(node=node)
     if node is None and said["leader"] not in (None, said["node"]):
         said = await client.status(node=said["leader"])
@@ -106,7 +106,7 @@ def check_node(options: ReadOptions, session: Session) -> None:
 
 
 def _wanted(options: ReadOptions) -> frozenset[int] | None:
-    """Those that the options name; None: all."""
+    """Partitions that the options name; None: all."""
     if options.partitions is None:
         return None
     offsets = (options.start, options.end)

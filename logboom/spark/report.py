@@ -193,7 +193,7 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
 
 
 def leave(path: str, report: Report) -> None:
-    """For whoever looks there. Raises InvalidRequest, outcome ``applied``."""
+    """Write a report for whoever looks there. Raises InvalidRequest, outcome ``applied``."""
     try:
         _leave(path, {"report": _portable(report)})
     except OSError as error:
@@ -204,7 +204,7 @@ def leave(path: str, report: Report) -> None:
 
 
 def leave_error(path: str, error: LogboomError, **kept: Any) -> None:
-    """In place of a report."""
+    """Write an error in place of a report."""
     try:
         _leave(path, {"error": error.to_wire(), **kept})
     except OSError as full:  # what went wrong before says more

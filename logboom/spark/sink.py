@@ -120,7 +120,7 @@ class TaskReport(msgspec.Struct, frozen=True, array_like=True):
     lineage: str = ""
 
     def encode(self) -> bytes:
-        """As it travels to the driver."""
+        """The report as it travels to the driver."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
@@ -244,7 +244,7 @@ class _Sent:
 
     @property
     def has_landed(self) -> bool:
-        """It was answered, and not with an error."""
+        """The request was answered, and not with an error."""
         answer = self.answer
         return answer.done() and not answer.cancelled() and answer.exception() is None
 
@@ -255,7 +255,7 @@ class _Sent:
         return answer.done() and not answer.cancelled() and _is_late(answer.exception())
 
     def named(self, task: int) -> str:
-        """For whoever looks for them."""
+        """Its rows, for whoever looks for them."""
         rows = self.block.count
         last, alone = self.first + rows, self.block.keys()[0] if rows == 1 else b""
         which = f"row {last}" if rows == 1 else f"rows {self.first + 1} to {last}"
