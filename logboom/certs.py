@@ -26,7 +26,7 @@ OF_CLIENTS: Final = "client-ca.pem"
 _NAME: Final = re.compile(r"[!-.0-~]+")
 """ASCII without spaces; names of files, too."""
 _PEM: Final = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END", re.DOTALL)
-"""By each of the names that TLS knows them by."""
+"""A certificate in a file of PEM, under any of the names that TLS knows it by."""
 _OURS: Final = frozenset(("ca", "client", "client-ca"))
 
 
@@ -62,7 +62,7 @@ def _no_phrase(root: Path, name: str) -> str:
 
 
 Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
-"""For every connection the same, or the one of the moment."""
+"""A context for all connections, or a function that makes the one for the next connection."""
 LOOK_S: Final = 1.0
 
 

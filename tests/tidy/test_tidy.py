@@ -66,6 +66,18 @@ def test_invariants_survive_optimisation() -> None:
     assert not asserts, "python -O strips these: use ports.invariant.invariant"
 
 
+def test_a_docstring_belongs_to_one_name() -> None:
+    """One that goes on below the next name cannot be read alone: as a row of docs/configuration.md, say."""
+    open_ended = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules(*PRODUCTION)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if node.value.value.rstrip().endswith((",", ";", ":"))
+    ]
+    assert not open_ended
+
+
 def test_nothing_executes_what_it_reads() -> None:
     found = [
         f"{name}:{node.lineno} {module}"
