@@ -52,7 +52,7 @@ class Right(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As in the file."""
+    """One rule, as it is written in the file."""
 
     principal: str
     allow: tuple[Right, ...]
@@ -65,7 +65,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Partitions:
-    """Some of them."""
+    """A set of partitions, for which a right is given."""
 
     everywhere: bool = False
     """All there are and will be, and the cluster as a whole."""
@@ -113,7 +113,7 @@ class Grants:
 
 
 class Rules:
-    """Those of one file."""
+    """All rules of one file."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Raises ConfigError, naming the rule."""
@@ -132,7 +132,7 @@ class Rules:
             )
         said = msgspec.json.encode(sorted(self._by_name.items()))
         self.digest = hashlib.blake2b(said, digest_size=4).hexdigest()
-        """The same on nodes by whose rules everybody may do the same, however they are written down."""
+        """Equal on nodes by whose rules everybody may do the same, however these are written down."""
 
     def of(self, names: Iterable[str]) -> Grants:
         """What all rules for these names allow together, and those for everybody."""

@@ -26,7 +26,7 @@ OF_CLIENTS: Final = "client-ca.pem"
 _NAME: Final = re.compile(r"[!-.0-~]+")
 """ASCII without spaces; names of files, too."""
 _PEM: Final = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END", re.DOTALL)
-"""By each of the names that TLS knows them by."""
+"""A certificate in a file of PEM, under any of the names that TLS knows it by."""
 _OURS: Final = frozenset(("ca", "client", "client-ca"))
 
 
@@ -62,7 +62,7 @@ def _no_phrase(root: Path, name: str) -> str:
 
 
 Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
-"""For every connection the same, or the one of the moment."""
+"""A context for all connections, or a function that makes the one for the next connection."""
 LOOK_S: Final = 1.0
 
 
@@ -139,8 +139,17 @@ def peer_contexts(directory: str | Path, node_id: str) -> tuple[ssl.SSLContext, 
     )
 
 
+def _is_there(path: Path) -> bool:
+    """Raises OSError where the disk does not say: with another authority others would be let in."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def _client_authority(directory: str | Path) -> str:
-    return OF_CLIENTS if (Path(directory) / OF_CLIENTS).exists() else "ca.pem"
+    return OF_CLIENTS if _is_there(Path(directory) / OF_CLIENTS) else "ca.pem"
 
 
 def check_apart(directory: str | Path) -> None:
@@ -160,7 +169,7 @@ def check_apart(directory: str | Path) -> None:
 
 
 def _not_apart(root: Path) -> str:
-    if not (root / OF_CLIENTS).exists():
+    if not _is_there(root / OF_CLIENTS):
         return "none of which is in ca.pem"
     if _texts(root, "ca.pem") & _texts(root, OF_CLIENTS):
         return "and a certificate of it is in ca.pem, too"
@@ -292,7 +301,7 @@ def make_test_authority(
             raise ConfigError(f"{host!r} cannot be a host's name in a certificate", path="hosts")
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
-    if (root / "ca.pem").exists():
+    if _is_there(root / "ca.pem"):
         raise ConfigError(f"{root} already holds an authority; remove it or choose another directory", path="dir")
     peers, of_clients = _Authority("logboom test peers", days), _Authority("logboom test clients", days)
     for node in nodes:

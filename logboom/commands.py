@@ -33,7 +33,7 @@ OP_ADD: Final = 4
 OP_TXN: Final = 5
 OP_DELETE_RANGE: Final = 6
 KEY_BYTES_MAX: Final = 511
-"""Of every key; here as well, since `logboom.records` takes its time to load."""
+"""Largest key; here as well, since `logboom.records` takes its time to load."""
 CAS_HAS_EXPECTED: Final = 1
 CAS_HAS_VALUE: Final = 2
 PUT: Final = bytes((OP_PUT,))
@@ -41,7 +41,7 @@ ADD_NUMBERS_MAX: Final = 64
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 OPERATORS: Final = ("==", "!=", "<", "<=", ">", ">=")
-"""Of a Compare; on the wire, their places in here."""
+"""How a Compare may compare; on the wire, their places in here."""
 TXN_OPERATIONS_MAX: Final = 128
 """Comparisons of a Txn, and commands of each of its branches."""
 TXN_HEAD: Final = struct.Struct("<BBBB")

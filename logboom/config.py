@@ -32,13 +32,14 @@ CLUSTER_ID_BYTES_MAX: Final = 255
 """Nodes say it before they know each other."""
 SNAPSHOTS_MIN: Final = 2
 FRAME_ROOM: Final = 64 * KIB
-"""Of a frame, beside the batch or the piece that it carries."""
+"""What a frame has beside the batch or the piece that it carries."""
 PEER_FRAME_BYTES_MIN: Final = 1 * MIB + FRAME_ROOM
 CLIENT_FRAME_BYTES_MIN: Final = 16 * KIB
 HELLO_BYTES_MIN: Final = 4 * KIB
 BATCH_BYTES_MIN: Final = 8 * KIB
 ENTRIES_ROOM: Final = 256 * KIB
-"""Of a message with entries: whoever writes to thousands of partitions at once makes a larger entry than usual."""
+"""What a message with entries has beside them: whoever writes to thousands of partitions at once makes a larger entry
+than usual."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "warn", "critical")
 LOG_FORMATS: Final = ("auto", "json", "console")
 PERCENTAGES: Final = ("throttle_percent", "node_percent", "fair_share_percent")
@@ -47,7 +48,7 @@ SECTIONS: Final = (
     "node", "raft", "log", "net", "apply", "reads", "snapshot", "scrub", "admission", "lag", "barrier", "http", "trace",
     "tls",
 )  # fmt: skip
-"""Of numbers that are above zero, or may be zero."""
+"""Sections whose numbers are above zero, or may be zero."""
 SCANS_MAX: Final = 256
 """A state's file has room for twice as many who look at it."""
 FITS: Final = "the system takes no more"
@@ -62,7 +63,7 @@ LEAST: Final = {
     "snapshot.bytes_per_s": (64 * KIB, "no snapshot would ever be complete"),
     "reads.hold_ms": (1, "a scan that waits for its client for a moment would end"),
 }
-"""What is less than what is needed whatever else is set, and why."""
+"""The least that a setting may be, whatever else is set, and why."""
 MOST: Final = {
     "net.client_frame_bytes": (1024 * MIB, FITS),
     "net.peer_frame_bytes": (1024 * MIB, FITS),
@@ -72,7 +73,7 @@ MOST: Final = {
     "raft.journal_segment_bytes": (1024 * MIB, "each file takes all of it from the disk when it is begun"),
     "apply.linger_ms": (60_000, "so long a partition may show nothing after a start"),
 }
-"""And what is more."""
+"""The most that a setting may be, whatever else is set, and why."""
 MAY_BE_ZERO: Final = frozenset(
     (
         "hold_ms",

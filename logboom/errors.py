@@ -388,7 +388,7 @@ _ROWS: dict[str, tuple[type, ...]] = {
     "frontiers": (int, int),
     "blocked": (int, str),
 }
-"""Of barriers, what is in each row."""
+"""Fields of barriers that are lists of rows, and what is in each row."""
 
 
 def _are_rows(given: Any, *kinds: type) -> bool:

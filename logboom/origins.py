@@ -17,7 +17,7 @@ from logboom.types import NUMBER_MAX, PartitionLogIndex, ProducerId
 
 ORIGIN: Final = struct.Struct("<16sIIQQ")
 ORIGINS_MAX: Final = 4096
-"""In one batch."""
+"""Origins in one batch, at most."""
 
 
 class Origin(NamedTuple):

@@ -30,7 +30,7 @@ class PartitionView(NamedTuple):
     batches: int
     """Admitted by this node and not yet applied."""
     age_s: float
-    """Of the oldest of them."""
+    """Age of the oldest of these."""
     lag_records: int
     """Committed and not applied here, whoever admitted them."""
     lag_global: int

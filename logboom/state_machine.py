@@ -85,10 +85,10 @@ class Space(IntEnum):
 
 SPACES: Final = tuple(Space)
 Entry = tuple[Space, bytes, bytes]
-"""Of a dump: space, key, value."""
+"""One entry of a dump: space, key, value."""
 ENTRY_KEY_BYTES_MAX: Final = 65_535
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of one entry, key and value. A dump with a larger one is in no snapshot."""
+"""Most bytes of one entry, key and value. A dump with a larger one is in no snapshot."""
 
 
 class StateDump(Protocol):

@@ -53,7 +53,7 @@ class _Line:
         # error. What is waited for here are locks of the interpreter's, taken in one step or not at all.
         self._lock = threading.RLock()
         self._turns: deque[threading.Lock] = deque()
-        """Of those that wait for room, in the order in which they came. Released: look whether there is some."""
+        """Locks of those that wait for room, in the order in which they came. Released: look whether there is some."""
         running.add(self)
 
     def send(self, record: Record, size: int) -> Future[Receipt]:

@@ -35,7 +35,7 @@ NO_PRODUCER = ProducerId(bytes(PRODUCER_ID_BYTES))
 CURSORS_TOKEN = b"logboom:cursors\0"
 """The partition that was created with this keeps named cursors, and is none of the users' own."""
 CURSORS = "cursors"
-"""What nodes call it."""
+"""What nodes call the partition that keeps cursors."""
 
 KV_TXN: Final = "kv_txn"
 """The feature that commands over several keys need: nodes say that they know it, and once all do the log says so."""
@@ -248,9 +248,9 @@ class BarrierProgress:
     """Who says so: another after a node was lost."""
     frontiers: dict[PartitionId, GlobalLogIndex]
     reached: int
-    """Partitions that are there,"""
+    """Partitions that are there."""
     needed: int
-    """of so many that have to be."""
+    """Partitions that have to be."""
     done: BarrierResult | None = None
 
 
@@ -288,11 +288,11 @@ class WideRecord(Record, frozen=True, gc=False):
 
 
 WIDE_OPERATIONS: Final = (b"\5", b"\6")
-"""How their payloads begin (logboom.commands)."""
+"""How payloads of commands over several keys begin (logboom.commands)."""
 TXNS: Final = WIDE_OPERATIONS[0]
-"""Of these those that name all their keys."""
+"""Payloads of commands that name all their keys."""
 OVER_RANGES: Final = WIDE_OPERATIONS[1]
-"""And those that name no keys but ends of a range."""
+"""Payloads of commands that name no keys but ends of a range."""
 
 
 LINEAGE_BYTES: Final = 16

@@ -48,10 +48,10 @@ READ_BYTES: Final = 64 * 1024
 EARNED: Final = 16
 """Memory for a whole frame is taken when one byte in so many has come: who only announces it gets none."""
 BEHIND_BYTES: Final = 1024
-"""So much of what follows a large frame is read along with it: behind a batch comes the message that orders it, and
+"""Most of what follows a large frame that is read along with it: behind a batch comes the message that orders it, and
 who has both at once has one group to sync, not two after each other."""
 ARRIVING_BYTES: Final = 256
-"""Of a frame that has not ended, its kind and header are known if they are within so much."""
+"""Kind and header of a frame that has not ended are known if they are within so much."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -270,7 +270,7 @@ class FrameDecoder:
         self._target = 0  # whole size of the frame that is being collected, 0: not known yet
         self._place: memoryview | None = None
         self._whole = 0
-        """Of the frame in its place, behind which there is room for ``BEHIND_BYTES`` of what follows."""
+        """Size of the frame in ``_place``, behind which there is room for ``BEHIND_BYTES`` of what follows."""
         self._filled = 0
 
     @property

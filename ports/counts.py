@@ -11,7 +11,7 @@ from typing import Final
 SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MINUTES: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 BYTES: Final = tuple(float(1 << shift) for shift in range(8, 27, 2))
-"""256 bytes to 64 MiB."""
+"""Bounds for sizes: 256 bytes to 64 MiB."""
 
 RECORDS: Final = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0)
 

@@ -73,7 +73,7 @@ class AdvisedFile(File, Protocol):
     """One that listens. Advice changes how long something takes, never what happens."""
 
     def advise(self, advice: Advice, *, offset: int, length: int) -> None:
-        """Of these bytes; there may be fewer."""
+        """What will become of these bytes; there may be fewer."""
         ...
 
 

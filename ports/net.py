@@ -48,7 +48,7 @@ class ConnectionLimits:
     connections_max: int = 4096
     """Open connections of one listener. For one more the one goes that has not introduced itself for the longest."""
     connections_per_address: int = 0
-    """And of those from one address, or one network of 64 bits; 0: any number."""
+    """Open connections of one listener from one address, or one network of 64 bits; 0: any number."""
     traffic: Traffic = field(default_factory=Traffic, compare=False)
     """Where the connections with these limits count."""
 
@@ -105,7 +105,7 @@ class Connection(Protocol):
         ...
 
     def resume_reading(self) -> None:
-        """Go on."""
+        """Take frames in again."""
         ...
 
     def close(self) -> None:

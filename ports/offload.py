@@ -13,7 +13,7 @@ class Place(NamedTuple):
 
     mark: Hashable
     shown: str
-    """For people."""
+    """The place, for people."""
 
 
 class Offload(Protocol):

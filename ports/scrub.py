@@ -12,10 +12,10 @@ from logboom.types import MIB
 
 T = TypeVar("T")
 PIECE_BYTES: Final = 1 * MIB
-"""Read at a time, unless one thing is larger."""
+"""So much is read at a time, unless one thing is larger."""
 
 AGAIN_S: Final = 10.0
-"""Before what could not be read is read a second time: a path to the disk that fails over has come back by then."""
+"""Seconds until what could not be read is read again: a path to the disk that fails over has come back by then."""
 
 
 class Piece(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 WITHIN_S: Final = 10.0
 LINES: Final = 20
-"""Of one event within that time."""
+"""Lines of one event within ``WITHIN_S``."""
 
 
 class Seldom:
-    """Those of one place. Events are few, and their names are the node's own."""
+    """Writes some of one place's log lines. Events are few, and their names are the node's own."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """``now`` in seconds."""

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 TERMINAL: Final = "/dev/tty"
 ANEW: Final = 10
-"""Times as long: a node that is to go on in the same process may take its time."""
+"""A node that is to go on in the same process has so many times ``node.stop_ms`` to close."""
 EXIT_OK, EXIT_USAGE, EXIT_DAMAGED, EXIT_UNHEALTHY = 0, 2, 4, 5
 PASSING: Final = {
     errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.EBUSY, errno.EDQUOT, errno.EIO, errno.EMFILE,
@@ -46,9 +46,9 @@ PASSING: Final = {
 }  # fmt: skip
 """What a machine may think better of; anything else that it says of a configuration holds."""
 REPLACED: Final = ("tls.directory", "access.file")
-"""Of files that others replace while nodes run, or start."""
+"""Settings that name files which others replace while nodes run, or start."""
 REPLACED_S: Final = 2.0
-"""Until all of them are there, which takes no longer as a rule."""
+"""How long a start waits until all that is being replaced is there: it takes no longer as a rule."""
 OF_FILES: Final = ("node.data_dir", *REPLACED)
 ADVICE: Final = (
     "no start can mend that. `logboom verify {}` says all that is damaged, and what to do; see `A node that does not "
@@ -187,8 +187,10 @@ async def _until_asked(settings: Settings, stops: Sequence[signal.Signals], hear
         if not isinstance(reason, InstallDue | RejoinDue):
             break
         log.warning("starting_anew", reason=reason.message)
-        installs += isinstance(reason, InstallDue)
-        node.watching.stopping()
+        if isinstance(reason, InstallDue):
+            installs += 1
+            await node.hand_over()
+        node.watching.stopping()  # one that has forgotten its votes hands nothing over: it does not lead
         await _close(node, ANEW * settings.node.stop_ms)
         if asked:
             return EXIT_OK

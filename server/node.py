@@ -24,6 +24,7 @@ from dispatcher.upkeep.installing import Installing
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.scrubbing import Scrubbing
 from dispatcher.upkeep.serving import SnapshotServing
+from dispatcher.upkeep.set_writing import SetWriting
 from dispatcher.upkeep.snapshots import Snapshots
 from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom import access, certs
@@ -107,7 +108,7 @@ class Node:
         self.pipeline.scrubbing = self._scrubbing(self.pipeline)
         self.pipeline.signals = self._signals(self.pipeline)
         self.pipeline.voiding.declared = self._note_voids
-        self.pipeline.voiding.renew = self.rooms.renew
+        self.pipeline.voiding.declaring.renew = self.rooms.renew
         self.pipeline.raft.recover()
         tracer = self.pipeline.tracer = self.pipeline.forwarding.tracer = self.watching.tracer()
         self.service = ClientService(self.pipeline, settings, tracer, self.rules, self._usage)
@@ -237,17 +238,25 @@ class Node:
             free_bytes=self.data_dir.free_bytes,
             spare_bytes=spare_bytes,
         )
-        taking = Snapshotting(
+        writing = SetWriting(
             settings=settings,
             cluster=cluster,
             lineage=self.data_dir.lineage,
             store=self.sets,
+            clock=self.clock,
+            sleep=self.world.sleep,
+            spare_bytes=spare_bytes,
+        )
+        taking = Snapshotting(
+            settings=settings,
+            cluster=cluster,
+            store=self.sets,
+            writing=writing,
             compaction=compaction,
             workers=pipeline.workers,
             raft=raft,
             clock=self.clock,
             offload=self._lasting(SETS),
-            sleep=self.world.sleep,
             due=due,
             completed=pipeline.snapshot_completed,
             kept=pipeline.snapshot_kept,
@@ -255,7 +264,6 @@ class Node:
             hole_of=pipeline.hole_of,
             give_up=partial(self.world.give_up, SETS),
             want=lambda: installing.keep(),  # noqa: PLW0108 - made below, of this
-            spare_bytes=spare_bytes,
         )
         installing = Installing(
             settings=settings,

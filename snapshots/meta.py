@@ -82,9 +82,9 @@ class SetMeta(msgspec.Struct, frozen=True):
     global_index: GlobalLogIndex
     """Reached at the cut; names the set. Sets of the same cut have the same states file on every node."""
     raft_index: RaftIndex
-    """Of the cut."""
+    """Raft index of the cut."""
     raft_term: Term
-    """Of the entry there."""
+    """Term of the entry at ``raft_index``."""
     parent: bytes
     """The parent log's own state after the cut; opaque here."""
     partitions: tuple[PartitionMeta, ...]
@@ -96,11 +96,11 @@ class SetMeta(msgspec.Struct, frozen=True):
     created_ms: int
     """Wall clock of the node that wrote it, ms since the epoch: for people, and how old it is by after a start."""
     lineage: str = ""
-    """Of the history that it belongs to (docs/decisions/0030-lineage.md)."""
+    """Which history of the cluster it belongs to (docs/decisions/0030-lineage.md)."""
 
 
 def encode(meta: SetMeta) -> bytes:
-    """As a ``.set`` file."""
+    """What a ``.set`` file has."""
     wrong = _wrong(meta)
     invariant(wrong is None, "a snapshot set that cannot be: {}", wrong)
     names = sorted({each.state_machine for each in meta.partitions})

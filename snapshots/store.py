@@ -267,7 +267,7 @@ class SnapshotStore:
             self._remove(global_index)
 
     def drop(self, global_index: GlobalLogIndex) -> None:
-        """The same of one that may be gone already."""
+        """Remove a set that may be gone already."""
         with self._changing:
             if any(meta.global_index == global_index for meta in self._sets):
                 self.remove(global_index)
@@ -290,7 +290,7 @@ class SnapshotStore:
         return old
 
     def _remove_fetches(self, but: GlobalLogIndex | None) -> None:
-        """Of sets that nobody will go on with."""
+        """Remove what was fetched of sets that nobody will go on with: of all but one."""
         for match in filter(None, map(NAME.fullmatch, self._disk.list(self._directory))):
             if match[2] == "states.fetch" and int(match[1]) != but:
                 self._disk.remove(self._directory / match[0])

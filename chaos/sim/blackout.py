@@ -200,4 +200,4 @@ def _is_whole(host: Host) -> bool:
     if host.node is None:
         return False
     backend = host.node.pipeline
-    return not backend.raft.repair.active and backend.voiding.stuck() is None and backend.recovered()
+    return not backend.raft.repair.active and backend.voiding.set_needed() is None and backend.recovered()

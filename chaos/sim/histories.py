@@ -127,7 +127,7 @@ class SecondHistory:
         )
         addresses = {host.member.client_address: host.name for host in hosts}
         before, injected = self.oracle, self.nemesis.injected
-        for invariant, story in self.seen.problems:  # it is its last word
+        for invariant, story in self.seen.last_word():
             self._report(invariant, None, [story])
         self.seen = self.seen.second(addresses, global_index)
         self._watch(begins)

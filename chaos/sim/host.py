@@ -20,7 +20,8 @@ from logboom.settings import Member, Settings
 from server.directory.rejoin import RejoinDue
 from server.main import ANEW
 from server.node import Node
-from server.world.net_os import AsyncioNetwork, Reading
+from server.world.connection_os import Reading
+from server.world.net_os import AsyncioNetwork
 from server.world.world import World
 
 T = TypeVar("T")

@@ -61,6 +61,8 @@ class Seen:
     """In another history than the cluster's first: registers have other names, which nobody has written."""
     doomed: set[int] = field(default_factory=set)
     """Those that somebody has asked to be destroyed: what is in there may be gone."""
+    _left_out: list[tuple[str, int, list[int]]] = field(default_factory=list)
+    """Answers about all partitions up to a global index that were not about these, which may be right."""
     parameters: Parameters | None = None
     """Of the run; None: nothing is known of it."""
     rotten: Callable[[], bool] = lambda: False
@@ -108,11 +110,19 @@ class Seen:
     def all_of(self, what: str, target: int, given: Collection[int]) -> None:
         """Somebody waited for all partitions to be at a global index; ``given``: those that he was told of."""
         lacking = left_out(target, given, begun=self.begun, created_at=self.created_at, doomed=self.doomed)
-        if lacking:  # one that is being opened, of which nothing is ordered up to there, may be
-            written = {each.partition for each in self.history.operations if 0 < each.global_index <= target}
-            lacking = [each for each in lacking if each in written or each in self.begun]
         if lacking:
-            self.problems.append(("BarrierAll", f"{what} is about {sorted(given)}, and not about {lacking}"))
+            self._left_out.append((f"{what} is about {sorted(given)}", target, lacking))
+
+    def last_word(self) -> list[tuple[str, str]]:
+        """All problems, once the history is whole: what was ordered before an answer may be acknowledged after it."""
+        for story, target, lacking in self._left_out:
+            # One that is being opened, of which nothing is ordered up to there, may be left out.
+            written = {each.partition for each in self.history.operations if 0 < each.global_index <= target}
+            wrongly = [each for each in lacking if each in written or each in self.begun]
+            if wrongly:
+                self.problems.append(("BarrierAll", f"{story}, and not about {wrongly}"))
+        self._left_out.clear()
+        return self.problems
 
     @property
     def begun(self) -> list[int]:

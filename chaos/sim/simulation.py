@@ -391,7 +391,7 @@ class Simulation(SecondHistory):
     # -- afterwards
 
     def _check_history(self) -> None:
-        for invariant, story in self.seen.problems:
+        for invariant, story in self.seen.last_word():
             self.fail(invariant, story)
         Afterwards(
             self.parameters,

@@ -27,7 +27,7 @@ class Agreement:
     def __init__(self, pipeline: Surroundings) -> None:
         self._pipeline = pipeline
         self._proposed: dict[str, int] = {}
-        """In which term."""
+        """Features that this leader has proposed to use, and in which term."""
         self._known_since: dict[str, float] = {}
         """All members are there, and each has said that it can."""
 

@@ -19,7 +19,6 @@ from dispatcher.pipeline.freshness import INDICES, Freshness
 from dispatcher.pipeline.leaderless import Leaderless
 from dispatcher.pipeline.leadership import Leadership
 from dispatcher.pipeline.pipeline import Pipeline
-from dispatcher.pipeline.presence import Callbacks
 from dispatcher.pipeline.until_applied import until_applied
 from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
@@ -31,7 +30,7 @@ from dispatcher.upkeep.comparing import Comparing
 from dispatcher.upkeep.scrubbing import Scrubbing
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.state_machine import Machine
-from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId, Watermark
+from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
 from raftlog.entries.configuration import Configuration, Role
@@ -65,9 +64,9 @@ class Backend(Pipeline):
         """For how long nobody has led, as far as this node knows, or it has come by nothing of what is committed."""
         self.freshness = Freshness(self, check=self.leaderless.check)
         self.streams_open = 0
-        """Tails, and scans of logs, of all clients;"""
+        """Tails, and scans of logs, of all clients."""
         self.streams_logs = 0
-        """logs that the scans read, those of each counted."""
+        """Logs that those scans read, the logs of each counted."""
         self.watched = Places("partitions are followed")
         """Partitions that streams of watermarks are about, those of each counted."""
         self.leadership = Leadership()
@@ -95,12 +94,6 @@ class Backend(Pipeline):
         """Scans over the state of several partitions at one index."""
         reads = self.settings.reads
         return Views(self, views_max=reads.views_max, bytes_max=reads.memory_bytes)
-
-    @cached_property
-    def _applied_callbacks(self) -> dict[PartitionId, Callbacks]:
-        """Of those that somebody follows; listened for once anybody does."""
-        self.watermarks.listen(self._applied_moved)
-        return {}
 
     def _eased(self) -> None:
         self.submitting.eased()
@@ -173,8 +166,8 @@ class Backend(Pipeline):
         self.comparing.peer_down(peer)
         self.freshness.peer_down(peer)
 
-    def _expire(self) -> None:
-        super()._expire()
+    def _tick(self) -> None:
+        super()._tick()
         self.exchange.tick()
         self.pressure.tell()
         self.comparing.tell()
@@ -352,34 +345,16 @@ class Backend(Pipeline):
         return self.watermarks.of(partition_id).state
 
     def subscribe_commits(self, partition_id: PartitionId, callback: Moved) -> Callable[[], None]:
-        """Call back whenever the partition's committed, durable prefix may have grown; with an error once it is gone.
-
-        Returns the way to stop it.
-        """
-        return _among(self._commit_callbacks.setdefault(partition_id, {}), callback)
+        """See Subscriptions.to_commits."""
+        return self.subscriptions.to_commits(partition_id, callback)
 
     def subscribe_ordered(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever the commit index may have moved, whatever moved it. Returns the way to stop it."""
-        self._ordered_callbacks[callback] = None
-        return lambda: self._ordered_callbacks.pop(callback, None)
+        """See Subscriptions.to_ordered."""
+        return self.subscriptions.to_ordered(callback)
 
     def subscribe_applied(self, partition_id: PartitionId, callback: Moved) -> Callable[[], None]:
-        """The same for what is applied."""
-        callbacks = self._applied_callbacks.setdefault(partition_id, {})
-        left = _among(callbacks, callback)
-        gone = self.subscribe_commits(partition_id, callback)  # which is told when the partition is destroyed
-
-        def end() -> None:
-            gone()
-            left()
-            if not callbacks and self._applied_callbacks.get(partition_id) is callbacks:
-                del self._applied_callbacks[partition_id]
-
-        return end
-
-    def _applied_moved(self, mark: Watermark) -> None:
-        for callback in list(self._applied_callbacks.get(mark.partition_id, {}).values()):
-            callback()
+        """See Subscriptions.to_applied."""
+        return self.subscriptions.to_applied(partition_id, callback)
 
     def applied_index(self, partition_id: PartitionId) -> int:
         """Of the last record whose effects show here."""
@@ -410,14 +385,3 @@ class Backend(Pipeline):
         if engine.is_leader or engine.is_candidate:
             return "leader" if engine.is_leader else "candidate"
         return "follower" if standing == Role.VOTER else str(standing)
-
-
-def _among(callbacks: Callbacks, callback: Moved) -> Callable[[], None]:
-    """One more; the way to take it off again, however many others there are."""
-    place = object()
-    callbacks[place] = callback
-
-    def leave() -> None:
-        callbacks.pop(place, None)
-
-    return leave

@@ -29,7 +29,7 @@ class Sender(Protocol):
 
 
 class Capacity:
-    """One node's end."""
+    """How many partitions this node has room for, and the others, as they say."""
 
     def __init__(
         self, *, links: Callable[[], Sender], room: Callable[[], int | None], living: Callable[[], int]

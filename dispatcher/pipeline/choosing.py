@@ -35,14 +35,14 @@ Done = Callable[[Acknowledgement | LogboomError], None]
 
 
 class Choosing:
-    """One node's."""
+    """Proposes how writes to one partition are answered, on the leader, and takes what was set."""
 
     def __init__(self, pipeline: Surroundings, *, missing: Callable[[PartitionId], LogboomError]) -> None:
         """``missing`` tells why this node does not serve a partition."""
         self._pipeline = pipeline
         self._missing = missing
         self._waiting: dict[Choice, list[Done]] = {}
-        """By what was proposed here."""
+        """Who is to be answered, by what was proposed here."""
 
     def of(self, partition_id: PartitionId) -> Acknowledgement:
         """As far as the parent log is handed up here."""

@@ -27,7 +27,7 @@ RELIEVE_AGAIN_S: Final = 5.0
 
 
 class Lagging:
-    """One node's."""
+    """Carries out for one node what its ladder says."""
 
     def __init__(self, pipeline: Surroundings) -> None:
         self._pipeline = pipeline
@@ -41,8 +41,11 @@ class Lagging:
 
     def start(self) -> None:
         """Look, and again, until closed."""
+        self._tick()
+
+    def _tick(self) -> None:
         if not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(self._settings.look_ms / 1000, self.start)
+            self._timer = asyncio.get_running_loop().call_later(self._settings.look_ms / 1000, self._tick)
             self._look()
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ RETRY_AFTER_S: Final = 0.05
 
 
 class Leaderless:
-    """Since when, and who is to be told."""
+    """Since when nobody leads, or nothing new comes, and who waits for something newer meanwhile."""
 
     def __init__(self, clock: Clock, settings: RaftSettings) -> None:
         self._clock = clock
@@ -34,9 +34,9 @@ class Leaderless:
         self._behind = False
         """Somebody leads, and what is committed does not come."""
         self._stuck: float | None = None
-        """Since when it was seen to have heard of more than it has, and to have no more than before,"""
+        """Since when it was seen to have heard of more than it has, and to have no more than ``_applied``."""
         self._applied = -1
-        """which was this."""
+        """What it had when it was looked at last, as a Raft index."""
         self._looked: float | None = None
         """When somebody did, the last time."""
         self._waiting: set[asyncio.Future[Any]] = set()

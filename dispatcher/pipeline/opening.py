@@ -16,6 +16,7 @@ import structlog
 
 from dispatcher.pipeline.rooms import Opened, Rooms
 from dispatcher.pipeline.surroundings import Surroundings
+from dispatcher.upkeep.installing import Check
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log.log import PartitionLog
 from ports.timers import wait
@@ -29,7 +30,7 @@ OPEN_AGAIN_S: Final = 1.0
 
 
 class Opening:
-    """One node's."""
+    """Partitions of one node that were created and are not open yet."""
 
     def __init__(self, pipeline: Surroundings, rooms: Rooms, *, opened: Callable[[PartitionId, Opened], None]) -> None:
         """``opened``: this one is, log and machine; both are in their room."""
@@ -39,7 +40,7 @@ class Opening:
         self._under_way: dict[PartitionId, float] = {}
         """Created, and not open; since when."""
         self._waits: dict[PartitionId, str] = {}
-        """Of those: what waits for files, and why."""
+        """Those of ``_under_way`` that wait for files, and why."""
         self._found: set[PartitionId] = set()
         """Logs that were opened, their machines not yet: where an earlier process has left something."""
         self._logs: dict[PartitionId, Kind | None] = {}
@@ -190,10 +191,8 @@ class Opening:
         """It is gone; what is under way goes on to its end, and comes to nothing."""
         self._found.discard(partition_id)
 
-    async def log_of(
-        self, partition_id: PartitionId, kind: Kind, check: Callable[[], None] = lambda: None
-    ) -> PartitionLog:
-        """Of a partition that a snapshot has, and this node perhaps not yet. ``check`` raises once it need not be.
+    async def log_of(self, partition_id: PartitionId, kind: Kind, check: Check = lambda **_: None) -> PartitionLog:
+        """Of a partition that a snapshot has, and this node perhaps not yet. ``check`` is asked as long as it waits.
 
         One that waits for files may wait for those that only this snapshot gives back, and a log takes just one. Where
         not even that is left it waits on: whoever has none at all ends.
@@ -202,11 +201,12 @@ class Opening:
         while partition_id not in logs:
             if partition_id in self._logs or self._goes_on(partition_id):
                 await wait(POLL_S)
+                check()
             elif partition_id in self._waits and not self._rooms.file_left():
                 await wait(OPEN_AGAIN_S)
+                check(stands=True)
             else:
                 break
-            check()
         if partition_id not in logs:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._logs[partition_id] = None

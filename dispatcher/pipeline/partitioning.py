@@ -52,7 +52,7 @@ Done = Callable[[PartitionId | LogboomError], None]
 
 
 class Partitioning:
-    """One node's."""
+    """Creates and destroys the partitions of one node, and says which there are."""
 
     def __init__(self, pipeline: Surroundings, rooms: Rooms) -> None:
         self._pipeline = pipeline
@@ -69,12 +69,12 @@ class Partitioning:
         self._proposed: dict[PartitionId, Change] = {}
         """By this leader, and not handed up yet: what is created, and what is destroyed."""
         self._ahead: Lifecycle | None = None
-        """As of behind all of them; None: to be worked out."""
+        """What there will be once all of ``_proposed`` are carried out; None: to be worked out."""
         self._waiting: dict[PartitionId, list[Done]] = {}
         """Until it is open, or gone."""
         self._trials = Trials()
         self._uses: Counter[int] = Counter()
-        """By a machine's id."""
+        """Who uses a machine now, counted, by the object's id."""
         self._closing: dict[PartitionId, asyncio.Task[None]] = {}
 
     # -- what there is

@@ -26,6 +26,7 @@ class PartitionPayloads:
         self,
         logs: Mapping[PartitionId, PartitionLog],
         appended: Callable[[PartitionLog], None],
+        *,
         gone: Callable[[PartitionId], bool] = lambda _: False,
         applied: Callable[[PartitionId, int], bool | None] = lambda _partition, _index: False,
         untouched: Callable[[PartitionId], bool] = lambda _: False,

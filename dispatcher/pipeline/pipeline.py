@@ -24,13 +24,15 @@ from dispatcher.pipeline.agreement import Agreement
 from dispatcher.pipeline.choosing import Choosing
 from dispatcher.pipeline.forwarding import Forwarding
 from dispatcher.pipeline.lagging import Lagging
+from dispatcher.pipeline.needed import set_needed
 from dispatcher.pipeline.partitioning import Partitioning
 from dispatcher.pipeline.payloads import PartitionPayloads
 from dispatcher.pipeline.pending import Done, Pending
-from dispatcher.pipeline.presence import Callbacks, Presence
+from dispatcher.pipeline.presence import Presence
 from dispatcher.pipeline.recovered import Recovered
 from dispatcher.pipeline.rooms import Rooms
 from dispatcher.pipeline.submitting import Submitting
+from dispatcher.pipeline.subscriptions import Subscriptions
 from dispatcher.pipeline.voiding import Voiding
 from dispatcher.reading.lately import Lately
 from dispatcher.requests.requests import SubmitRequest, acknowledged_at
@@ -41,7 +43,6 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from logboom.types import MIXED, DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
-from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
@@ -58,7 +59,7 @@ from raftlog.entries.voids import VOID
 
 log = structlog.get_logger(__name__)
 
-EXPIRE_S = 0.05
+TICK_S = 0.05
 SETTLE_LINGER_S = 0.004
 """What nobody waits for is settled this much later, in one go: several lone commands one after the other share it."""
 
@@ -100,7 +101,12 @@ class Pipeline(Presence):
         self.agreement = Agreement(self)
         self.choosing = Choosing(self, missing=self.partitioning.missing)
         self.payloads = PartitionPayloads(
-            self.logs, self.appended, self.partitioning.is_gone, self._secured, rooms.untouched, self._covered
+            self.logs,
+            self.appended,
+            gone=self.partitioning.is_gone,
+            applied=self._secured,
+            untouched=rooms.untouched,
+            covered=self._covered,
         )
         self.lagging = Lagging(self)
         self.pending = Pending(held=self.lagging.held, level_of=self.level_of)
@@ -116,9 +122,7 @@ class Pipeline(Presence):
             longest_ms=settings.net.request_ms_max,
         )
         self.tracer: Tracer | None = None
-        self.workers: dict[PartitionId, ApplyWorker] = {}
-        for partition_id in self.logs:
-            self.workers[partition_id] = self.make_worker(partition_id)
+        self.workers: dict[PartitionId, ApplyWorker] = {p: self.make_worker(p) for p in self.logs}
         self.snapshots = snapshots_of(self)
         self.rebuilding = rebuilding_of(self)
         self.repeated = 0  # requests that had been applied before
@@ -135,9 +139,8 @@ class Pipeline(Presence):
         self._settle_later: asyncio.TimerHandle | None = None
         self._behind: dict[PartitionId, PartitionLog] = {}
         """Write-behind logs with something that is to be synced soon."""
-        self._commit_callbacks: dict[PartitionId, Callbacks] = {}
-        self._ordered_callbacks: dict[Callable[[], None], None] = {}
-        self._expiry: asyncio.TimerHandle | None = None
+        self.subscriptions = Subscriptions(watermarks)
+        self._ticking: asyncio.TimerHandle | None = None
         self.members_changed(self.members)
 
     def make_worker(self, partition_id: PartitionId, dedupe: Dedupe | None = None) -> ApplyWorker:
@@ -160,12 +163,12 @@ class Pipeline(Presence):
         self._touched.update(p for p, store in self.logs.items() if store.committed_index)  # below the journal's base
         self._settle()
         await self.raft.start(peer_address)
-        self._expire()
+        self._tick()
         self.lagging.start()
 
     async def close(self) -> None:
         """Answer what is open, let applies under way finish, close the files."""
-        for timer in (self._expiry, self._settle_later):
+        for timer in (self._ticking, self._settle_later):
             if timer is not None:
                 timer.cancel()
         self.lagging.close()
@@ -180,14 +183,15 @@ class Pipeline(Presence):
         for worker in self.workers.values():
             await worker.close()
 
-    def _expire(self) -> None:
+    def _tick(self) -> None:
         try:
             now = self.clock.monotonic()
             self.pending.expire(now)
             self.submitting.tick(now)
             self.forwarding.expire(now)
             self.snapshots.taking.tick()
-            self.rebuilding.tick(now, self._stuck())
+            lost = self.raft.repair.lost()
+            self.rebuilding.tick(now, set_needed(self.voiding.set_needed(), lost, self.workers, self.logs))
             if self.settings.log.mixed_bytes_max:
                 self.agreement.consider(MIXED, now)
             self._tell_progress()  # a congested link was passed over
@@ -195,7 +199,7 @@ class Pipeline(Presence):
             if not self.recovery.over:
                 self._settle()  # the first commit of a term may be an entry without routes
         finally:  # whatever goes wrong: the next deadline comes
-            self._expiry = asyncio.get_running_loop().call_later(EXPIRE_S, self._expire)
+            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     # -- submit
 
@@ -235,6 +239,31 @@ class Pipeline(Presence):
                 self.raft.group.dirty(store)
         self.raft.poke()
 
+    # -- what there is
+
+    @property
+    def members(self) -> Configuration:
+        """The configuration that counts here."""
+        return self.raft.members.log.current
+
+    def address_of(self, node: NodeId) -> str | None:
+        """Where clients reach a member."""
+        seat = self.members.seat(node)
+        return None if seat is None else seat.client_address
+
+    def look(self) -> None:
+        """Somebody is about to look at watermarks: bring them up to what is committed."""
+        if self._settle_later is not None:
+            self._settle()
+        for partition_id in tuple(self._unshown):
+            self._publish(partition_id)
+
+    def _somebody_waits(self, routes: Sequence[Route]) -> bool:
+        if len(self.barriers):
+            return True
+        pending, callbacks = self.pending, self.subscriptions.committed
+        return any(pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes)
+
     # -- the parent log's events
 
     def committed(self, raft_index: int, term: int, routes: Sequence[Route]) -> None:
@@ -270,35 +299,12 @@ class Pipeline(Presence):
         elif fields.get("do") not in (MEMBERS, AGREE):
             raise CorruptData(f"the parent log says {fields.get('do')!r} at {raft_index}: this release cannot")
 
-    @property
-    def members(self) -> Configuration:
-        """The configuration that counts here."""
-        return self.raft.members.log.current
-
-    def address_of(self, node: NodeId) -> str | None:
-        """Where clients reach a member."""
-        seat = self.members.seat(node)
-        return None if seat is None else seat.client_address
-
     def members_changed(self, members: Configuration) -> None:
         """See RaftEvents."""
         self._touched.update(self.stability.set_members(members.ids, voters=members.voters))
         self.partitioning.capacity.members_changed(members.ids)
-        if self._touched and self._expiry is not None:
+        if self._touched and self._ticking is not None:
             self._settle_soon()
-
-    def look(self) -> None:
-        """Somebody is about to look at watermarks: bring them up to what is committed."""
-        if self._settle_later is not None:
-            self._settle()
-        for partition_id in tuple(self._unshown):
-            self._publish(partition_id)
-
-    def _somebody_waits(self, routes: Sequence[Route]) -> bool:
-        if len(self.barriers):
-            return True
-        pending, callbacks = self.pending, self._commit_callbacks
-        return any(pending.awaits_more(route.partition_id) or callbacks.get(route.partition_id) for route in routes)
 
     def orders(self) -> None:
         """See RaftEvents."""
@@ -391,7 +397,7 @@ class Pipeline(Presence):
             self._settle_later.cancel()
             self._settle_later = None
         touched, self._touched = self._touched, set()
-        waited_for = len(self.barriers) > 0
+        waited_for, followed = len(self.barriers) > 0, self.subscriptions.committed
         moved = touched & self.workers.keys()  # another may still be opened, and be read all the same
         self._unsynced |= touched & self.logs.keys()  # as far as is known, until each is looked at
         for partition_id in moved:
@@ -414,8 +420,8 @@ class Pipeline(Presence):
             else:
                 self._unsynced.add(partition_id)
             self.barriers.durable(partition_id, store.durable_global_index, whole=whole)
-            for callback in tuple(self._commit_callbacks.get(partition_id, {}).values()):  # some take themselves off it
-                callback()
+            if followed.get(partition_id):
+                self.subscriptions.tell_committed(partition_id)
         unopened = (touched - moved) & self.logs.keys()
         for partition_id in unopened:  # what is synced here counts on nodes where it is open
             self.stability.update(self.node_id, partition_id, self.logs[partition_id].durable_index)
@@ -423,27 +429,11 @@ class Pipeline(Presence):
         self._tell_progress()
         self.watermarks.committed(self.parent.global_index)
         self.barriers.committed(self.parent.global_index)
-        for ordered in tuple(self._ordered_callbacks):
-            ordered()
+        if self.subscriptions.ordered:
+            self.subscriptions.tell_ordered()
         self.recovery.notice(self.raft.engine, self.parent.global_index, self.watermarks, touched)
 
     def _tell_progress(self) -> None:
         for peer, header in self.stability.news(self.clock.monotonic()):
             if self.raft.links.send(peer, Kind.PROGRESS, header):
                 self.stability.told(peer, again="again" in header)
-
-    def _progress_of(self, partition_id: PartitionId) -> Callable[[Sequence[AppliedBatch]], None]:
-        def progressed(batches: Sequence[AppliedBatch]) -> None:
-            for batch in batches:
-                self.pending.applied(batch, partition_id)
-            if partition_id not in self.workers:
-                return  # it has just been destroyed
-            self._publish(partition_id)
-            self.recovery.applied(partition_id, self.watermarks)
-            worker = self.workers[partition_id]
-            if worker.damage is not None:
-                self.damaged(partition_id, worker.damage)
-            elif worker.state == "damaged":
-                self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
-
-        return progressed

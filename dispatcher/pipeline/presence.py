@@ -1,4 +1,7 @@
-"""What a pipeline does when something becomes of a whole partition: everybody in here who knows of it is told."""
+"""The pipeline's part in a partition's life: opened, applied, damaged, repaired, snapshotted, destroyed.
+
+Each of its parts that keeps something of the partition is told.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,13 @@ from dispatcher.pipeline.pending import Pending
 from dispatcher.pipeline.recovered import Recovered
 from dispatcher.pipeline.rooms import Progressed
 from dispatcher.pipeline.submitting import Submitting
+from dispatcher.pipeline.subscriptions import Subscriptions
 from dispatcher.pipeline.voiding import Voiding
-from dispatcher.reading.surroundings import Moved
-from dispatcher.upkeep.rebuilding import Lacks, Rebuilding
+from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
+from logboom.errors import CorruptData
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
-from partitions.apply.apply_core import WorkerState
+from partitions.apply.apply_core import AppliedBatch, WorkerState
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
 from partitions.log.holes import Hole
@@ -30,12 +34,8 @@ from partitions.log.reading import DamagedBatch
 from raftlog.core import RaftLog
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import Tail
-from raftlog.links.lacks import Lack
 from raftlog.links.payloads import DamagedPayload
 from snapshots.meta import SetMeta
-
-Callbacks = dict[object, Moved]
-"""By who takes it off again: tens of thousands may wait for the same partition."""
 
 
 class Presence(ABC):
@@ -54,19 +54,16 @@ class Presence(ABC):
     snapshots: Snapshots
     stability: Stability
     submitting: Submitting
+    subscriptions: Subscriptions
     tails: dict[PartitionId, Tail]
     watermarks: Watermarks
     voiding: Voiding
     _worker_of: Callable[[PartitionId, Progressed, Dedupe | None], ApplyWorker]
-    _commit_callbacks: dict[PartitionId, Callbacks]
     _unsynced: set[PartitionId]
     _unshown: set[PartitionId]
     _told_paused: set[PartitionId]
     """Those of which whoever waits was told that they are paused: it may be shown as something else."""
     _touched: set[PartitionId]
-
-    @abstractmethod
-    def _progress_of(self, partition_id: PartitionId) -> Progressed: ...
 
     @abstractmethod
     def _settle_soon(self) -> None: ...
@@ -110,8 +107,7 @@ class Presence(ABC):
         worker = self.workers.pop(partition_id)
         self.submitting.waiting.barred(partition_id, lambda: destroyed(partition_id))
         self.pending.ended(partition_id, lambda: destroyed(partition_id, outcome="applied"))
-        for callback in list(self._commit_callbacks.pop(partition_id, {}).values()):
-            callback(destroyed(partition_id))
+        self.subscriptions.ended(partition_id, lambda: destroyed(partition_id))
         self.admission.remove(partition_id)
         self.recovery.remove(partition_id)
         self.rebuilding.ended(partition_id)
@@ -192,26 +188,21 @@ class Presence(ABC):
         sections = (each for meta in self.snapshots.store.sets() for each in meta.partitions)
         return any(each.partition_id == partition_id and each.applied_index >= last_index for each in sections)
 
-    def _stuck(self) -> Lacks | None:
-        """Something that is to be applied is not here, and others have what it did: in sets from behind it.
+    def _progress_of(self, partition_id: PartitionId) -> Progressed:
+        def progressed(batches: Sequence[AppliedBatch]) -> None:
+            for batch in batches:
+                self.pending.applied(batch, partition_id)
+            if partition_id not in self.workers:
+                return  # it has just been destroyed
+            self._publish(partition_id)
+            self.recovery.applied(partition_id, self.watermarks)
+            worker = self.workers[partition_id]
+            if worker.damage is not None:
+                self.damaged(partition_id, worker.damage)
+            elif worker.state == "damaged":
+                self.rebuilding.damaged(partition_id, CorruptData(worker.last_error))
 
-        Who has it in his state does not say whether he has such a set. He will; in write-behind, where he has more to
-        apply behind it, only once it is void. Of several the first: who lacks another one may have sets of in between
-        alone, until this node gives him one from behind that.
-        """
-        first = self.voiding.stuck()
-        later: Lacks | None = None
-        for (partition_id, _, last_index, digest), lack in self.raft.repair.lost():
-            worker = self.workers.get(partition_id)
-            if lack not in (Lack.COMPACTED, Lack.APPLIED) or worker is None or worker.applied_index >= last_index:
-                continue
-            place = self.logs[partition_id].place_of(last_index, digest)
-            story = f"partition {partition_id}: the batch that ends at {last_index} is damaged"
-            if place is not None and (first is None or place.global_index <= first.behind):
-                first = Lacks(story, GlobalLogIndex(place.global_index - 1))
-            elif place is None and lack is Lack.COMPACTED:  # else the log goes on, and its place is known soon
-                later = later or Lacks(story)
-        return first or later
+        return progressed
 
     def _publish(self, partition_id: PartitionId) -> None:
         self._unshown.discard(partition_id)
@@ -226,8 +217,8 @@ class Presence(ABC):
         elif partition_id not in self._told_paused:
             self._told_paused.add(partition_id)
             self.submitting.paused(partition_id)
-        # A hole that somebody may fill is shown in the place of a pause only where it holds up the log, too. What a set
-        # has to fill no resume helps.
+        # A paused partition is shown as lost only if the hole holds up its log as well, or if only a snapshot set can
+        # fill it: then resuming would not help.
         voiding = self.voiding
         if state != "paused":
             hole = voiding.hole_of(partition_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from dispatcher.upkeep.rebuilding import Lacks
+from dispatcher.upkeep.rebuilding import SetNeeded
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
 from partitions.apply.apply_core import AppliedBatch
@@ -22,14 +22,17 @@ class Opened(NamedTuple):
     """A partition's machine."""
 
     machine: Machine
-    lacks: Lacks | None = None
+    lacks: SetNeeded | None = None
     """Its state is of no use here, and why."""
     dedupe: Dedupe | None = None
     """What it has of producers. None: whoever needs that reads it."""
 
 
 class Rooms(Protocol):
-    """One node's. What is in ``logs`` and ``machines`` is the dispatcher's to change, on the loop."""
+    """The partitions of one node as files and machines.
+
+    What is in ``logs`` and ``machines`` is the dispatcher's to change, on the loop.
+    """
 
     logs: dict[PartitionId, PartitionLog]
     """Of partitions that live, and of those destroyed whose routing entries the journal still has."""

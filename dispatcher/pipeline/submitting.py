@@ -45,7 +45,7 @@ PAUSED_AGAIN_S: Final = 1.0
 
 
 class Submitting:
-    """One node's."""
+    """Takes the requests of one node: refuses them, has them wait, or hands them on to be proposed."""
 
     def __init__(self, pipeline: Surroundings, admission: Admission) -> None:
         self._pipeline = pipeline
@@ -267,7 +267,7 @@ class Submitting:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """For those who wait for a rate: it opens between two ticks."""
+        """Have those served who wait for a rate, as soon as it opens: that is between two ticks."""
         wait_s = self.waiting.opens_at - self._pipeline.clock.monotonic()
         if wait_s >= ALARM_S_MAX:
             return

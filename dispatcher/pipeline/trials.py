@@ -20,11 +20,11 @@ Tried = Callable[[BaseException | None], None]
 
 
 class Trials:
-    """Of one node."""
+    """The trials that are under way on one node."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[tuple[Any, Tried]]] = {}
-        """By state machine; with who asked."""
+        """Who asked, and is to be told, by state machine."""
         self._under_way: Counter[str] = Counter()
 
     def __len__(self) -> int:

@@ -16,7 +16,10 @@ AGAIN_S: Final = 1.0
 
 
 class AtHand:
-    """Of one node. Whatever its partitions: a slow disk holds the loop for one read a second."""
+    """Whether one node may read on its loop now.
+
+    Whatever its partitions: a slow disk holds the loop for one read a second.
+    """
 
     def __init__(self, clock: Clock, *, enabled: bool) -> None:
         self._clock = clock

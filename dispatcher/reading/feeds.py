@@ -29,6 +29,7 @@ from logboom.errors import (
 from logboom.records import KEY_BYTES_MAX, RecordBlock
 from logboom.types import MIB, Level, PartitionId
 from logboom.wire import Kind, shown
+from partitions.log.holes import Hole
 from partitions.log.reading import DamagedBatch
 
 READ_BYTES: Final = 1 * MIB
@@ -98,9 +99,9 @@ class FeedRequest:
     records_max: int = RECORDS_MAX
     """Of one frame; a batch is not cut for that."""
     whole: bool = False
-    """Whole batches as they are on the disk are understood,"""
+    """Whole batches, as they are on the disk, are understood."""
     mixed: bool = False
-    """also those of several producers."""
+    """So are batches that several producers share."""
     metadata_only: bool = False
     cold: bool = False
     filter: Filter | None = None
@@ -130,6 +131,12 @@ class FeedRequest:
             cold=bool(header.get("cold", False)),
             filter=Filter.parse(header),
         )
+
+
+def lost_in(partition_id: PartitionId, hole: Hole) -> CorruptData:
+    """What ends a stream in front of a batch that no node has."""
+    story = f"partition {partition_id}: no node has the batch from {hole.first_index} on"
+    return CorruptData(story, first_index=hole.first_index, last_index=hole.last_index)
 
 
 class Feed(ABC):
@@ -199,7 +206,7 @@ class Feed(ABC):
 
     @abstractmethod
     def _keep(self, now: float) -> None:
-        """It has taken something then: what it reads next is not removed."""
+        """Renew its lease as of ``now``: what it reads next is not removed."""
 
     def close(self) -> None:
         """Idempotent."""

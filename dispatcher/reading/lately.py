@@ -13,14 +13,14 @@ KEPT: Final = 1 << 16
 
 
 class Lately:
-    """Of one node, in the order of the log."""
+    """Which partitions the newest batches of one node are of, in the order of the log."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._partitions = array("I", bytes(4 * kept))
         self._kept = kept
         self._from = 0
         self.through = GlobalLogIndex(0)
-        """Global index of the newest."""
+        """Global index of the newest batch."""
 
     def ordered(self, global_index: GlobalLogIndex, partition_id: PartitionId) -> None:
         """The next one; it is in its partition's log."""

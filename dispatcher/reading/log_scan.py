@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import structlog
 
-from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
+from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send, lost_in
 from dispatcher.reading.merging import Lost, Merge, Run, Window
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
@@ -40,7 +40,7 @@ class Arrived(NamedTuple):
     views: list[memoryview]
     """In the window's order; up to the first one that could not be read."""
     partition_id: PartitionId
-    """Of that one."""
+    """Of the first one that could not be read."""
     error: BaseException | None
 
 
@@ -76,7 +76,7 @@ class LogScan(Feed):
         self._merge: Merge | None = None
         """None: where it begins is still to be found."""
         self._begun: dict[PartitionId, int] = {}
-        """By time, while that is still to come: everything in front of this is older."""
+        """Positions to begin at; while a time is waited for, everything in front of them is older than it."""
         self._looked_through: dict[PartitionId, PartitionLogIndex] | None = None
         self._window: Window | None = None
         """Comes next; planned once."""
@@ -244,10 +244,22 @@ class LogScan(Feed):
             if self._window is None:
                 if not self._wanted.follow and horizon >= self._through and self._open:
                     self._finish()
+                else:
+                    self._look_for_hole(merge)
                 return
         window = self._window
         order = window.picked[0].place.global_index
         self._ask(nbytes=window.nbytes, segments=window.segments, order=order, admitted=self._admitted)
+
+    def _look_for_hole(self, merge: Merge) -> None:
+        """All that is safe is sent. If nobody has what comes next, nothing comes before that is void."""
+        global_index, partition_id = merge.head or (0, None)
+        if partition_id is None or not (self._wanted.follow or global_index <= self._through):
+            return
+        is_applied = self._wanted.level is Level.APPLIED
+        hole = self._backend.hole_of(partition_id) if is_applied else self._logs[partition_id].hole
+        if hole is not None and hole.global_index == global_index:
+            self._end(lost_in(partition_id, hole))
 
     def _grown(self) -> AbstractSet[PartitionId] | None:
         """Partitions with more than when this was asked last; None: nobody knows."""

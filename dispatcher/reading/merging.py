@@ -101,13 +101,13 @@ class Merge:
         self._next = dict(positions)
         self._heads: list[tuple[int, PartitionId, Place]] = []
         self._idle = set(positions)
-        """Those that had nothing more when last looked at."""
+        """Partitions that had nothing more when they were last looked at."""
         self.last_global = 0
-        """Of the last batch that was planned."""
+        """Global index of the last batch that was planned."""
         self.voids = 0
         """Batches that were stepped over: nobody has them any more."""
         self._untold: list[Picked] = []
-        """Those of them that the reader does not know of yet."""
+        """Batches that were stepped over, and that the reader has not been told of yet."""
 
     def plan(
         self, *, horizon: int, bytes_max: int, segments_max: int, grown: AbstractSet[PartitionId] | None = None
@@ -153,6 +153,11 @@ class Merge:
             self._next[partition] += 1
             self._look(partition)
         return Window(picked, nbytes, len(segments)) if picked else None
+
+    @property
+    def head(self) -> tuple[int, PartitionId] | None:
+        """Global index and partition of what comes next, safe or not; None: nothing more is known of."""
+        return self._heads[0][:2] if self._heads else None
 
     def step_over(self, void: Picked) -> None:
         """Nobody has it any more: it counts as nothing, and the reader is to be told."""

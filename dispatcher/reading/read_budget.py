@@ -34,7 +34,7 @@ class Grant:
         self.waiting = False
 
     def give(self) -> None:
-        """By the budget."""
+        """Called by the budget: it has room for this reader."""
         self.held, self.waiting = True, False
         self._admitted()
 
@@ -58,7 +58,7 @@ class Grant:
         self._budget.release(self)
 
     def reclaim(self) -> None:
-        """By the budget."""
+        """Called by the budget: somebody else needs the room of what is parked."""
         back, self._reclaim = self._reclaim, None
         if back is not None:
             back()
@@ -66,7 +66,7 @@ class Grant:
 
 
 class ReadBudget:
-    """One node's."""
+    """Bytes and segments that all readers of one node hold, and who waits for them."""
 
     def __init__(self, *, bytes_max: int, segments_max: int) -> None:
         self.bytes_max = bytes_max
@@ -75,7 +75,7 @@ class ReadBudget:
         self.segments = 0
         self._held: set[Grant] = set()
         self._parked: OrderedDict[Grant, None] = OrderedDict()
-        """In the order in which they were."""
+        """Grants that wait for their clients, the first that did first."""
         self._line: OrderedDict[Grant, None] = OrderedDict()
         """Who waits, in the order in which they came."""
         self._earliest: list[tuple[int, int, Grant]] = []

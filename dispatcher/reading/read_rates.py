@@ -37,9 +37,9 @@ class ReadRates:
         self.chunk_bytes = max(CHUNK_BYTES_MIN, per_s * burst_ms // 1000) if per_s else CHUNK_BYTES_MAX
         """Streams read so much at a time, at most."""
         self.waiting = 0
-        """For their rate, now."""
+        """Streams and gets that wait for their rate now."""
         self.waited = 0
-        """Since the start."""
+        """How often any did, since the start."""
 
     def enter(self, principal: str) -> Pace:
         """A connection of somebody's; of somebody without a name (''): it has a rate of its own."""
@@ -63,7 +63,7 @@ class ReadRates:
 
 
 class Pace:
-    """One principal's."""
+    """What one principal owes for what it read, and whose turn is next."""
 
     def __init__(self, rates: ReadRates) -> None:
         self._rates = rates
@@ -71,17 +71,17 @@ class Pace:
         self._paid_at = 0.0
         """When nothing will be owed."""
         self._sure_at = 0.0
-        """The same, without what is only expected."""
+        """When nothing would be owed, without what is only expected."""
         self._key_bytes: float | None = None
         """What a key of a get took of late; None: none was answered yet."""
         self._line: dict[object, Callable[[], None]] = {}
         self._turn: object = None
-        """Whose it is."""
+        """Who may read next, of those in the line."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def chunk_bytes(self) -> int:
-        """Of a stream, at a time."""
+        """Bytes that a stream reads at a time, at most."""
         return self._rates.chunk_bytes
 
     @property

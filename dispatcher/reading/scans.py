@@ -113,7 +113,7 @@ class View:
 
 
 class Scans:
-    """One node's."""
+    """The scans of one node that are open."""
 
     def __init__(self, backend: Surroundings, *, scans_max: int) -> None:
         self._backend = backend

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
+from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send, lost_in
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
-from logboom.errors import CorruptData, IndexCompacted, LogboomError, Unavailable
+from logboom.errors import IndexCompacted, LogboomError, Unavailable
 from logboom.origins import pack_origins
 from logboom.types import Level, PartitionId
 from logboom.wire import FLAG_MORE, Kind
@@ -51,8 +51,9 @@ class Tail(Feed):
         """Nothing was sent yet, and it may begin where the log does."""
         self._next = self._log.first_available_index if self._anywhere else max(1, wanted.start)
         self._by_global = wanted.start_global
+        """By global index, while its first index is still to be found; 0: it is known."""
         self._by_time = wanted.start_time_ms
-        """Where it begins is still to be found."""
+        """By time, while its first index is still to be found; 0: it is known."""
         self._older, self._looked_through = 0, -1
         """By time: from which position on, and through which index there is nothing as new yet."""
         self._moving = False
@@ -120,8 +121,7 @@ class Tail(Feed):
         return self._backend.hole_of(self._partition_id) if self._wanted.level is Level.APPLIED else self._log.hole
 
     def _end_in_front_of(self, hole: Hole) -> None:
-        story = f"partition {self._partition_id}: no node has the batch from {hole.first_index} on"
-        self._end(CorruptData(story, first_index=hole.first_index, last_index=hole.last_index))
+        self._end(lost_in(self._partition_id, hole))
 
     def _failed(self, error: BaseException | None) -> None:
         hole = None

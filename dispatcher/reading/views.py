@@ -39,11 +39,11 @@ log = structlog.get_logger(__name__)
 
 PARTITIONS_MAX: Final = 1024
 FEW: Final = 16
-"""With more partitions,"""
+"""Views of more partitions read few keys of each at first."""
 FIRST_KEYS: Final = 16
-"""as few keys of each are read at first, which are held until their partition's turn,"""
+"""Of each partition, in a view of more than ``FEW``: held until it is its turn."""
 FIRST_KEYS_ALL: Final = 1024
-"""and no more of all, but for one of each."""
+"""Of all partitions of such a view, and one of each at least."""
 BYTES_LEAST: Final = 8 * MIB
 """So much may be held of all."""
 
@@ -57,7 +57,7 @@ class Held:
 
 
 class Views:
-    """One node's."""
+    """The views of one node: those that are open, and what is held for them."""
 
     def __init__(self, backend: Surroundings, *, views_max: int, bytes_max: int = 64 * MIB) -> None:
         """``bytes_max``: of what has been read to open those of many partitions, and not handed out yet."""

@@ -94,7 +94,7 @@ async def _create_partition(backend: Backend, header: Mapping[str, Any], deadlin
         raise InvalidRequest(f"state_machine has 1 to {NAME_BYTES_MAX} bytes")
     if mode not in set(DurabilityMode):
         raise InvalidRequest(f"mode must be write_ahead or write_behind, not {shown(mode)}")
-    slow = DeadlineExceeded("the partition was not there in time; ask again with the same token", outcome="unknown")
+    slow = DeadlineExceeded("not there in time, and may yet come: see `logboom partitions list`", outcome="unknown")
     kind, chosen = Kind(name, DurabilityMode(mode)), _chosen(header)
     return await _called(backend, partial(backend.partitioning.create, kind, token, chosen=chosen), deadline, slow)
 

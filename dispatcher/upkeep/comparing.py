@@ -33,9 +33,9 @@ class Told(NamedTuple):
 
     global_index: GlobalLogIndex
     digest: bytes
-    """Of all states."""
+    """Digest of all states together."""
     states: Mapping[PartitionId, bytes]
-    """Of each; none of too many."""
+    """Digest of each state; empty where there are too many."""
 
 
 class Difference(NamedTuple):
@@ -49,7 +49,7 @@ class Difference(NamedTuple):
 
 
 class Comparing:
-    """One node's."""
+    """What one node tells of its sets, has heard of the others', and has found to differ."""
 
     def __init__(self, *, links: Callable[[], Links], sets: Callable[[], list[SetMeta]]) -> None:
         """``sets`` that are complete here, the newest last."""
@@ -62,11 +62,11 @@ class Comparing:
         self._own: set[GlobalLogIndex] = set()
         """Sets that this node has taken since it was started."""
         self._others: set[GlobalLogIndex] = set()
-        """Those that it keeps in the place of its own."""
+        """Others' sets, which it keeps in the place of its own."""
 
     @property
     def differences(self) -> list[Difference]:
-        """As the last sets say that were compared, by partition."""
+        """Between this node and others, in the last sets that were compared, by partition."""
         found = [each for rows in self._found.values() for each in rows]
         return sorted(found, key=lambda each: (each.partition_id or 0, each.node))
 

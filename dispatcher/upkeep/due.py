@@ -33,10 +33,12 @@ FAILED_S: Final = 60.0
 """Until another is tried after one that failed: each attempt has all nodes write a set."""
 DOUBLED_MAX: Final = 6
 """Times, for one that failed after the other."""
+ENDED_S: Final = 5.0
+"""Until another is tried after one that a destroyed partition ended: more of them may be destroyed right behind it."""
 
 
 class Due:
-    """One node's."""
+    """When the leader is to ask for a cut, by what one node has applied, written and kept."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Due:
         global_index: Callable[[], GlobalLogIndex],
         needed_behind: Callable[[GlobalLogIndex], bool],
         free_bytes: Callable[[], int] | None = None,
-        spare_bytes: int = 0,
+        spare_bytes: int,
     ) -> None:
         """``counts``: what has been applied here since the start. ``recovered``: the logs have all from before that.
 
@@ -72,21 +74,25 @@ class Due:
         self._spare_bytes = spare_bytes
         self._destroyed_bytes = 0
         """In logs of partitions that were destroyed since the start, but for what counts as applied: none is kept."""
-        self._ended = set[PartitionId]()
-        """Those, as long as the logs are here."""
+        self._ended = dict[PartitionId, tuple[int, int]]()
+        """Partitions that were destroyed, as long as their logs are here.
+
+        Behind and up to which index what they have counts as applied.
+        """
         self.last_cut = self._last_set = self._set_at()
         self._last_bytes, self.reclaimable = counts.bytes, self._reclaimable()
-        """At the last cut."""
+        """Bytes that were applied at the last cut, and of those what sets make room for."""
         self._of_last_set = self._of_set_before = self.reclaimable
-        """The same at the cuts of the last two sets."""
+        """``reclaimable`` at the cuts of the last two sets."""
         self._last_time = self._look_at = clock.monotonic()
         self._short_of_room = False
         self._failed = 0
-        """One after the other."""
+        """Cuts that came to nothing here, one after the other."""
         self._not_before = 0.0
+        """Until then none is asked for again for what those were asked for."""
         self._written: Written | None = None
         self._written_at: tuple[GlobalLogIndex, GlobalLogIndex] | None = None
-        """Since which cut and set it is looked at what was written."""
+        """The cut and the set of which ``_written`` looks at what came behind them."""
         self._counted = 0, 0
         """All that was applied since the start, and of that what sets make room for, when that look was begun."""
         self._looked_back = False
@@ -116,7 +122,7 @@ class Due:
         store = self._logs.get(partition_id)
         if store is None or partition_id in self._ended:
             return
-        self._ended.add(partition_id)
+        self._ended[partition_id] = 0, 0
         if worker is None or not worker.reclaimable or not self._looked_back:
             self._destroyed_bytes += store.committed_bytes_after(0)
             return
@@ -125,6 +131,7 @@ class Due:
         self._destroyed_bytes += store.committed_bytes_between(0, before) + store.committed_bytes_after(applied)
         # The next set makes room for what is in the newest of those that live. Of this one the set behind it does.
         self._of_last_set -= store.committed_bytes_between(before, newest)
+        self._ended[partition_id] = before, applied
 
     def _reclaimable(self) -> int:
         return self._counts.reclaimable + self._destroyed_bytes
@@ -138,17 +145,30 @@ class Due:
     def complete(self, global_index: GlobalLogIndex, reclaimable: int) -> None:
         """The set is here, this node's own or another's; ``reclaimable`` was so at its cut."""
         self._failed, self._not_before = 0, 0.0
-        self._ended &= self._logs.keys()
+        self._ended = {p: counted for p, counted in self._ended.items() if p in self._logs}
         if global_index > self._last_set:
             self._last_set = global_index
-            self._of_set_before, self._of_last_set = self._of_last_set, reclaimable
+            left = reclaimable - self._of_ended(global_index)
+            self._of_set_before, self._of_last_set = self._of_last_set, left
 
-    def failed(self, *, counts: bool = True) -> None:
+    def _of_ended(self, global_index: GlobalLogIndex) -> int:
+        """What a new set has of partitions that were destroyed while it was made: for that the next makes no room."""
+        made = [meta for meta in self._store.sets() if meta.global_index == global_index]
+        nbytes = 0
+        for partition_id, (before, applied) in self._ended.items():
+            through = min(_applied_in(made, partition_id), applied)
+            if through > before:
+                nbytes += self._logs[partition_id].committed_bytes_between(before, through)
+        return nbytes
+
+    def failed(self, *, counts: bool = True, destroyed: bool = False) -> None:
         """A cut has come to nothing here, and so may the next: they are tried ever more seldom, if it ``counts``.
 
-        Where it lacks a batch that is lost it does not: that ends when the batch turns up, or is void.
+        Where it lacks a batch that is lost it does not: that ends when the batch turns up, or is void. Nor where one of
+        its partitions was ``destroyed``: nothing is wrong, and whoever makes room that way waits for the next.
         """
-        again = FAILED_S * 2 ** min(self._failed, DOUBLED_MAX) if counts else FAILED_S
+        counts &= not destroyed
+        again = FAILED_S * 2 ** min(self._failed, DOUBLED_MAX) if counts else ENDED_S if destroyed else FAILED_S
         self._not_before = max(self._not_before, self._clock.monotonic() + again)
         self._failed += counts
 

@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Of the snapshot under way, for people."""
+    """How far the snapshot under way is, for people."""
 
     global_index: GlobalLogIndex
     raft_index: int
@@ -52,14 +52,14 @@ class Gathering:
     raft_term: int
     partitions: int
     missing: dict[PartitionId, None]
-    """Those whose state is not captured yet."""
+    """Partitions whose state is not captured yet."""
     idle: list[PartitionId]
-    """Those of them that nobody has asked yet."""
+    """Those of ``missing`` that have nothing to apply, and that nobody has asked yet."""
     began: float
     dumps: dict[PartitionId, StateDump] = field(default_factory=dict)
     """Captured, and not written yet."""
     reclaimable: int = 0
-    """Of what had been applied at the cut."""
+    """``Due.reclaimable`` at the cut."""
     over: bool = False
     refused: bool = False
     """A machine's dump has raised, whatever it was."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -60,6 +61,14 @@ class Overtaken(LogboomError):
     retryable = True
 
 
+class Check(Protocol):
+    """Raises once what it was given for is of no use any more."""
+
+    def __call__(self, *, stands: bool = False) -> None:
+        """``stands``: whoever asks waits for what may never come."""
+        ...
+
+
 class Fetched(NamedTuple):
     """How far a fetch is, for people."""
 
@@ -71,7 +80,7 @@ class Fetched(NamedTuple):
 
 
 class Installing:
-    """Of one node; one set at a time."""
+    """Fetches snapshot sets for one node, one at a time."""
 
     def __init__(
         self,
@@ -81,7 +90,7 @@ class Installing:
         lineage: Callable[[], str],
         peers: Callable[[], Iterable[NodeId]],
         store: SnapshotStore,
-        log_of: Callable[[PartitionId, PartitionKind, Callable[[], None]], Awaitable[PartitionLog]],
+        log_of: Callable[[PartitionId, PartitionKind, Check], Awaitable[PartitionLog]],
         payloads: Payloads,
         links: Links,
         clock: Clock,
@@ -93,12 +102,12 @@ class Installing:
         resume_compaction: Callable[[], None],
         ready: Callable[[GlobalLogIndex], None],
         fatal: Callable[[BaseException], None],
-        kept: Callable[[SetMeta], None] = lambda _: None,
+        kept: Callable[[SetMeta], None],
         spare_bytes: int = 0,
     ) -> None:
         """``log_of`` a partition of the set, opened if it is not known here yet. ``poke``: something was appended.
 
-        What ``log_of`` is given, too, raises once that is of no use any more: it may have to wait for files.
+        ``log_of`` may have to wait for files: see Check.
         ``raft_index``: what is handed up here; ``base_index``: the journal's base. ``ready`` is called, off the loop,
         when all is on the disk: it writes the intent. Then ``fatal(InstallDue)``. ``kept`` hears of a set that is here
         in the place of one of this node's own. ``spare_bytes``: of the disk are left to the logs.
@@ -123,18 +132,20 @@ class Installing:
         self._kept = kept
         self._spare_bytes = spare_bytes
         self._keeps = False
-        """One is asked for that is only to be kept."""
+        """A set is asked for that is only to be kept."""
         self._only_keeps = False
-        """One that is only to be kept is being fetched."""
+        """The set that is being fetched is only to be kept."""
         self._wanted_until = 0.0
-        """One is needed even if it is older than what is handed up here: a state is gone."""
+        """Until then a set is needed even if it is older than what is handed up here: a state is gone."""
         self._was_wanted = False
-        """That under way was, as it was begun."""
+        """The set that is being fetched was wanted when that was begun."""
         self._why = ""
-        """As was last said."""
+        """The reason that was logged last."""
         self.least = GlobalLogIndex(0)
-        """What is wanted has to reach this far."""
+        """Global index that a wanted set has to reach."""
         self._task: asyncio.Task[None] | None = None
+        self._newest_offered = GlobalLogIndex(0)
+        """Global index of the newest set that was offered and is of use here, since the fetch under way was begun."""
         self._over = False
         """The node is about to end, or to start anew: what is on the disk stays as it is."""
         self._filled: list[PartitionLog] = []
@@ -142,7 +153,7 @@ class Installing:
         self.begun = 0
         self.failed = 0
         self.progress: Fetched | None = None
-        """Of the fetch under way."""
+        """How far the fetch under way is; None: there is none."""
 
     # -- from outside
 
@@ -201,9 +212,12 @@ class Installing:
             self._sources.begin(global_index, peer)
             self._task = asyncio.get_running_loop().create_task(self._run(global_index, keeps=True))
             return
-        if self._task is not None or not self._is_of_use(raft_index) or (self._wanted and global_index < self.least):
+        if not self._is_of_use(raft_index) or (self._wanted and global_index < self.least):
             return
-        self._was_wanted = self._wanted
+        if self._task is not None:
+            self._newest_offered = max(self._newest_offered, global_index)
+            return
+        self._newest_offered, self._was_wanted = global_index, self._wanted
         self._sources.begin(global_index, peer)
         self._task = asyncio.get_running_loop().create_task(self._run(global_index, raft_index))
 
@@ -216,6 +230,12 @@ class Installing:
         """It was when it was offered. Since then another leader may have had the entries. Raises Overtaken."""
         if not (self._only_keeps or self._is_of_use(meta.raft_index)):
             raise Overtaken(f"this node has come to {self._raft_index()} by itself, the set is of {meta.raft_index}")
+
+    def _check_waiting(self, meta: SetMeta, *, stands: bool = False) -> None:
+        """The same, of a log that is waited for. What this waits for a newer set may not need. Raises Overtaken."""
+        self._check_use(meta)
+        if stands and self._newest_offered > meta.global_index:
+            raise Overtaken(f"a snapshot at {self._newest_offered} is offered")
 
     async def _run(self, global_index: GlobalLogIndex, raft_index: int = 0, *, keeps: bool = False) -> None:
         self.begun += 1
@@ -321,7 +341,7 @@ class Installing:
         ``parent``: that of ``meta``.
         """
         kind = kind_of(self._cluster, parent.lifecycle, partition_id)
-        store = await self._log_of(partition_id, kind, lambda: self._check_use(meta))
+        store = await self._log_of(partition_id, kind, partial(self._check_waiting, meta))
         tail = parent.tails.get(partition_id)
         if tail is None:
             return []

@@ -31,7 +31,7 @@ class LogFetch:
         self._tail = tail
         self._voids = {each.first_index: each for each in voids}
         self._rows = Rows()
-        """Of what came."""
+        """Places of what came, by last index."""
         self._lost: dict[int, bytes] = {}
         """What nobody had of it: digests by last index."""
         self._newest: BatchRef | None = None

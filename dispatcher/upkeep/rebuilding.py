@@ -30,8 +30,8 @@ WITHIN_S: Final = 86_400.0
 WANT_AGAIN_S: Final = 1.0
 
 
-class Lacks(NamedTuple):
-    """Why a state is of no use: nothing here says how to fill it."""
+class SetNeeded(NamedTuple):
+    """Why a state here is of no use, as nothing here says how to fill it, and which set may help."""
 
     story: str
     behind: GlobalLogIndex = GlobalLogIndex(0)
@@ -44,7 +44,7 @@ class Rebuilt(NamedTuple):
     """A machine that is whole. ``lacks``: it is of no use all the same."""
 
     machine: Machine
-    lacks: Lacks | None
+    lacks: SetNeeded | None
 
 
 class Remade(NamedTuple):
@@ -61,12 +61,15 @@ class _Fence:
     story: str
     rebuilt: bool = False
     """Another worker is on its way."""
-    lacks: Lacks | None = None
+    lacks: SetNeeded | None = None
     """Nothing here helps: a snapshot of another node does."""
 
 
 class Rebuilding:
-    """Of one node. ``machines`` and ``workers`` are everybody's: what is made anew takes its place there."""
+    """Fences the damaged states of one node, and has them made anew.
+
+    ``machines`` and ``workers`` are everybody's: what is made anew takes its place there.
+    """
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class Rebuilding:
 
     # -- what happens
 
-    def lacking(self, partition_id: PartitionId, lacks: Lacks) -> None:
+    def lacking(self, partition_id: PartitionId, lacks: SetNeeded) -> None:
         """At start: its state is gone, and nothing here says how to make it."""
         self._workers[partition_id].useless = True
         self._fences[partition_id] = _Fence(NOWHERE, lacks.story, lacks=lacks)
@@ -243,11 +246,11 @@ class Rebuilding:
         self._fences.pop(partition_id, None)
         self._lately.pop(partition_id, None)
 
-    def tick(self, now: float, stuck: Lacks | None) -> None:
-        """Now and then: ask for what is still lacking. ``stuck``: what else a snapshot is needed for."""
+    def tick(self, now: float, needed: SetNeeded | None) -> None:
+        """Now and then: ask for what is still lacking. ``needed``: what else a snapshot is needed for."""
         lacking = [fence.lacks for fence in self._fences.values() if fence.lacks and fence.lacks.to_be_fetched]
-        if not lacking and stuck is not None:
-            lacking = [stuck]
+        if not lacking and needed is not None:
+            lacking = [needed]
         if lacking and now - self._wanted_at >= WANT_AGAIN_S:
             self._wanted_at = now
             self._want(lacking[0].story, max(each.behind for each in lacking))

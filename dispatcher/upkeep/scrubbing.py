@@ -44,7 +44,7 @@ class Target(NamedTuple):
     """Something that is read from its beginning to its end."""
 
     name: str
-    """For people; of damage to the journal, that it is known already."""
+    """What people are shown. Damage to the journal that was found before is known by it."""
     pieces: Callable[[], Pieces]
     found: Callable[[CorruptData], Repaired]
     """On the loop: see to it. What it returns says later whether the damage is gone."""
@@ -61,7 +61,7 @@ class Progress:
     """What an operator sees. ``of``: bytes to read in this pass, roughly."""
 
     number: int = 0
-    """Of the pass under way, or of the last one."""
+    """Which pass is under way, or was the last one."""
     bytes: int = 0
     of: int = 0
     damaged: int = 0
@@ -96,7 +96,7 @@ class Progress:
 
 
 class Scrubbing:
-    """Of one node."""
+    """Reads again what one node has, and counts what came of it."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Scrubbing:
         self._fatal = fatal
         self.progress = Progress()
         self._states_bytes = 0
-        """Of saved states, as the last pass has found."""
+        """Bytes of saved states, as the last pass has found."""
         self._doubted: dict[GlobalLogIndex, None] = {}
         self._doubts = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

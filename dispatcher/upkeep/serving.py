@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 class SnapshotServing:
-    """Of one node."""
+    """Gives the sets and the logs of one node away, and holds back those that somebody needs."""
 
     def __init__(
         self,
@@ -154,12 +154,15 @@ class SnapshotServing:
             return
         job = self._job(frame, peer)
         self._look_whether_it_was_good(peer, frame)
-        kind = Kind.SNAPSHOT_CHUNK if frame.kind is Kind.SNAPSHOT_FETCH else Kind.LOG_CHUNK
+        kind, link = Kind.SNAPSHOT_CHUNK if frame.kind is Kind.SNAPSHOT_FETCH else Kind.LOG_CHUNK, self._links.ups[peer]
 
         def done(piece: Piece | None, error: BaseException | None) -> None:
             if piece is None:
-                known = error if isinstance(error, LogboomError) else Unavailable(f"cannot be read here: {error!r}")
                 self._tell(frame, error)
+            if self._links.ups[peer] != link:  # whoever is there now may ask under the same number
+                return
+            if piece is None:
+                known = error if isinstance(error, LogboomError) else Unavailable(f"cannot be read here: {error!r}")
                 piece = Piece({"error": known.to_wire()}, [])
             elif frame.kind in OF_FILES and frame.header["file"] == "states":
                 self._note_whole(peer, frame, piece)

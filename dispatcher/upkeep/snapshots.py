@@ -22,7 +22,7 @@ FETCHED: Final = frozenset((Kind.SNAPSHOT_OFFER, Kind.SNAPSHOT_CHUNK, Kind.LOG_C
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """One node's parts."""
+    """What takes, keeps, gives and fetches the snapshot sets of one node."""
 
     store: SnapshotStore
     taking: Snapshotting

@@ -16,17 +16,17 @@ import structlog
 from dispatcher.upkeep.compaction import Compaction
 from dispatcher.upkeep.due import FAILED_S, Due
 from dispatcher.upkeep.gathering import Asked, Gathering, HoleOf, Progress, Stuck, let_go, lost_of
+from dispatcher.upkeep.set_writing import SetWriting
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.state_machine import StateDump
-from logboom.types import GlobalLogIndex, PartitionId, RaftIndex, Term
+from logboom.types import GlobalLogIndex, PartitionId
 from partitions.apply.worker import ApplyWorker
 from ports.clock import Clock
 from ports.counts import MINUTES, Buckets
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
 from raftlog.core import RaftLog
-from raftlog.entries.lifecycle import kind_of
 from raftlog.entries.parent_state import EMPTY, ParentState
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -40,8 +40,6 @@ DUMP_LOOK_S: Final = 1.0
 HOLE_LOOK_S: Final = 1.0
 ASK_AGAIN_S: Final = 5.0
 WANT_AGAIN_S: Final = 5.0
-NAP_S: Final = 0.25
-"""Between two looks whether the node is being closed."""
 WAITERS_MAX: Final = 256
 
 Done = Callable[[SetMeta | LogboomError], None]
@@ -52,73 +50,68 @@ def _nobody(_: SetMeta | LogboomError) -> None:
 
 
 class Snapshotting:
-    """One node's."""
+    """Takes the snapshot sets of one node: one cut at a time."""
 
     def __init__(
         self,
         *,
         settings: SnapshotSettings,
         cluster: ClusterSettings,
-        lineage: Callable[[], str],
         store: SnapshotStore,
+        writing: SetWriting,
         compaction: Compaction,
         workers: Mapping[PartitionId, ApplyWorker],
         raft: RaftLog,
         clock: Clock,
         offload: Offload,
-        sleep: Callable[[float], None],
         due: Due,
         completed: Callable[[SetMeta], None],
         kept: Callable[[SetMeta], None],
         fatal: Callable[[BaseException], None],
-        hole_of: HoleOf = lambda _: None,
-        give_up: Callable[[], None] = lambda: None,
-        want: Callable[[], None] = lambda: None,
-        spare_bytes: int = 0,
+        hole_of: HoleOf,
+        give_up: Callable[[], None],
+        want: Callable[[], None],
     ) -> None:
-        """``offload`` takes jobs that last, in which ``sleep`` waits.
+        """``offload`` takes jobs that last, ``writing`` among them.
 
         ``completed`` hears of every set of this node's own, ``kept`` of those that others have taken; on the loop.
 
-        ``spare_bytes``: of the disk are left to the logs.
         ``give_up``: ``offload`` waits no longer for the job that it has; raises OSError if it has to. ``want`` asks for
         another node's set, of which ``fetched`` is to be told. ``hole_of`` a partition: what holds it up.
         """
         self._settings = settings
         self._cluster = cluster
-        self._lineage = lineage
         self._store = store
+        self._writing = writing
         self._compaction = compaction
         self._workers = workers
         self._raft = raft
         self._clock = clock
         self._offload = offload
-        self._sleep = sleep
         self._completed, self._kept = completed, kept
         self._fatal = fatal
         self._give_up, self._want, self._hole_of = give_up, want, hole_of
-        self._spare_bytes = spare_bytes
         self._gathering: Gathering | None = None
         self._asked_first: tuple[Asked, float] | None = None
-        """What its thread was found to wait for, and since when."""
+        """The dump that the gathering was seen to wait for, and since when it is the same."""
         self._stuck = Stuck()
         self._look_at_dumps_at = self._look_at_holes_at = self._want_at = 0.0
         self._asked_at: float | None = None
         """When this leader last asked for a cut that has not come yet."""
         self._waiting: list[Done] = []
-        """For a cut that is still to be asked for."""
+        """Who waits for a cut that is still to be asked for."""
         self._awaiting: list[Done] = []
-        """For the one that is asked for, or under way."""
+        """Who waits for the cut that is asked for, or under way."""
         self._due = due
         self._in_vain = GlobalLogIndex(0)
-        """Of the last cut that came to nothing here for the sake of a machine: what others have taken of it is good."""
+        """Global index of the last cut that a user's machine made fail here: others' sets of there are fetched."""
         self._unopened: dict[PartitionId, float] = {}
         """Partitions that kept cuts from being taken since they were not open, and since when."""
         self._closed = False
         self.taken = 0
         self.failed = 0
         self.seconds = Buckets(MINUTES)
-        """From the cut to the complete set."""
+        """How long sets took, from the cut to the complete set."""
 
     # -- when
 
@@ -165,7 +158,7 @@ class Snapshotting:
             self._waiting = self._waiting or [_nobody]
 
     def progress(self) -> Progress | None:
-        """Of the one under way."""
+        """How far the one under way is; None: there is none."""
         return None if self._gathering is None else self._gathering.progress()
 
     # -- gathering
@@ -209,8 +202,15 @@ class Snapshotting:
             self._due.failed(counts=lost is None)
             self._answer(Unavailable(gone, retry_after=FAILED_S))
             return
-        gathering = Gathering(parent, term, len(workers), dict.fromkeys(workers), [], now)
-        gathering.reclaimable = self._due.reclaimable
+        gathering = Gathering(
+            parent=parent,
+            raft_term=term,
+            partitions=len(workers),
+            missing=dict.fromkeys(workers),
+            idle=[],
+            began=now,
+            reclaimable=self._due.reclaimable,
+        )
         self._gathering = gathering
         for partition_id, worker in workers.items():
             worker.cut(tails[partition_id], partial(self._captured, gathering, partition_id))
@@ -246,10 +246,15 @@ class Snapshotting:
         if gathering.missing:
             self._ask_next(gathering)
         else:
-            self._offload.submit(lambda: self._write(gathering), partial(self._written, gathering))
+            self._offload.submit(lambda: self._writing.write(gathering), partial(self._written, gathering))
+
+    # -- looking after it
 
     def _look_at_dumps(self) -> None:
-        """One of a user's machine that gives nothing for so long may never return: the others are let go of."""
+        """Abandon the snapshot when the dump that it waits for has given nothing for ``dump_stall_ms``.
+
+        A call of a user's machine may never return.
+        """
         gathering, now, limit_ms = self._gathering, self._clock.monotonic(), self._settings.dump_stall_ms
         if gathering is None or now < self._look_at_dumps_at or self._closed:
             return
@@ -285,7 +290,10 @@ class Snapshotting:
                 self._abandon(gathering, lost, Unavailable(lost))
 
     def _look_for_others(self) -> None:
-        """A machine here gives no dump, or does not open: what others have taken is the same, and the logs go by it."""
+        """Where a machine gives no dump, or does not open, ask for another node's set of that cut.
+
+        Its states are the same, and logs can be compacted to it.
+        """
         now, newest = self._clock.monotonic(), self._store.newest
         self._unopened = {p: since for p, since in self._unopened.items() if p not in self._workers}
         if 0 < self._settings.dump_stall_ms <= (now - min(self._unopened.values(), default=now)) * 1000:
@@ -317,7 +325,7 @@ class Snapshotting:
         self._due.ended(partition_id, worker)
         self._unopened.pop(partition_id, None)
         if self._gathering is not None and partition_id in self._gathering.missing:
-            self._abandon(self._gathering, f"partition {partition_id} was destroyed")
+            self._abandon(self._gathering, f"partition {partition_id} was destroyed", destroyed=True)
 
     def holds(self, partition_id: PartitionId) -> bool:
         """What was captured of its state is still needed: its machine must not be closed."""
@@ -325,9 +333,15 @@ class Snapshotting:
         return partition_id in self._stuck or (gathering is not None and gathering.holds(partition_id))
 
     def _abandon(
-        self, gathering: Gathering, why: str, error: BaseException | None = None, *, by_machine: bool = False
+        self,
+        gathering: Gathering,
+        why: str,
+        error: BaseException | None = None,
+        *,
+        by_machine: bool = False,
+        destroyed: bool = False,
     ) -> None:
-        destroyed = any(p not in self._workers for p in gathering.missing)  # then nothing is wrong
+        """``by_machine``: for the sake of a user's. ``destroyed``: one of its partitions is, and nothing is wrong."""
         for partition_id in gathering.missing:
             if partition_id in self._workers:
                 self._workers[partition_id].drop_cut()
@@ -335,8 +349,8 @@ class Snapshotting:
         self._gathering = None
         if self._closed:
             return
-        self.failed += 1
-        self._due.failed(counts=gathering.lacks is None)
+        self.failed += not destroyed
+        self._due.failed(counts=gathering.lacks is None, destroyed=destroyed)
         if by_machine:
             self._in_vain = self._due.last_cut  # or of one that was passed over, as this one was under way
         where = None if isinstance(error, LogboomError | OSError) else error
@@ -345,59 +359,6 @@ class Snapshotting:
         later = 1.0 if error is None else FAILED_S
         story = error.message if isinstance(error, LogboomError) else why
         self._answer(Unavailable(f"the snapshot failed: {story}", retry_after=later))
-
-    def _write(self, gathering: Gathering) -> SetMeta:
-        """Off the loop."""
-        parent = gathering.parent
-        if self._closed:
-            raise Unavailable("the node is shutting down")
-        for known in self._store.sets():
-            if known.global_index == parent.global_index:
-                gathering.came = True
-                return known  # fetched from another node meanwhile
-        writer = self._store.begin(parent.global_index, self._pace())
-        try:
-            for partition_id in sorted(gathering.dumps):
-                with gathering.take(partition_id) as dump:
-                    kind = kind_of(self._cluster, parent.lifecycle, partition_id)
-                    writer.add(partition_id, kind.state_machine, dump)
-            gathering.check()
-            written = writer.finish()
-            meta = SetMeta(
-                cluster=self._cluster.id,
-                global_index=parent.global_index,
-                raft_index=RaftIndex(parent.raft_index),
-                raft_term=Term(gathering.raft_term),
-                parent=parent.encode(),
-                partitions=written.partitions,
-                states_bytes=written.states_bytes,
-                states_digest=written.states_digest,
-                created_ms=self._clock.wall_ms(),
-                lineage=self._lineage(),
-            )
-            self._store.complete(writer, meta)
-        except InvariantViolated:
-            raise  # it stops the node, whatever else goes wrong
-        except Exception:  # a dump of a user's machine may raise anything
-            self._store.abandon(writer)
-            raise
-        return meta
-
-    def _pace(self) -> Callable[[int], None]:
-        began, total = self._clock.monotonic(), 0
-
-        def pace(nbytes: int) -> None:
-            nonlocal total
-            total += nbytes
-            self._store.check_room(self._spare_bytes)
-            ahead = total / self._settings.bytes_per_s - (self._clock.monotonic() - began)
-            while ahead > 0 or self._closed:
-                if self._closed:
-                    raise Unavailable("the node is shutting down")
-                self._sleep(min(ahead, NAP_S))
-                ahead -= NAP_S
-
-        return pace
 
     def _written(self, gathering: Gathering, meta: SetMeta | None, error: BaseException | None) -> None:
         if isinstance(error, InvariantViolated):
@@ -421,6 +382,8 @@ class Snapshotting:
         self._answer(meta)
         self._compaction.start()
 
+    # -- answering
+
     def _answer_if_known(self, global_index: GlobalLogIndex) -> None:
         """A cut right behind another: there is nothing new to take."""
         newest = self._store.newest
@@ -433,7 +396,7 @@ class Snapshotting:
         self._answer(error)
 
     def _answer(self, found: SetMeta | LogboomError) -> None:
-        """To whom waits for the cut that was asked for. Who came since waits for another, of use to others at least."""
+        """Answer those who wait for the cut that was asked for; whoever asked since then waits for the next one."""
         done, self._awaiting = self._awaiting, []
         for each in done:
             each(found)
@@ -442,7 +405,7 @@ class Snapshotting:
 
     async def close(self) -> None:
         """Nothing more is begun, what is being written is given up; what is captured is let go."""
-        self._closed = True
+        self._closed = self._writing.closed = True
         self._fail(Unavailable("the node is shutting down"))
         if self._gathering is not None and self._gathering.missing:
             self._gathering.end()

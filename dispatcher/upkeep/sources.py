@@ -40,7 +40,7 @@ class SetGone(LogboomError):
 
 
 class Sources:
-    """Of one fetch after the other."""
+    """Whom one node asks for pieces, fetch after fetch, and their answers."""
 
     def __init__(self, peers: Callable[[], Iterable[NodeId]], links: Links) -> None:
         self._peers = peers
@@ -49,7 +49,7 @@ class Sources:
         self._answers: dict[int, tuple[NodeId, asyncio.Future[Frame]]] = {}
         self._question: tuple[Kind, dict[str, Any]] | None = None
         self._earlier: dict[int, NodeId] = {}
-        """Of whom the same was asked before: what comes late is as good."""
+        """Earlier requests of the same question, and who was asked: what comes late is as good."""
         self._patience = ANSWER_S
         self.first: NodeId | None = None
         """Whom to ask next."""
@@ -200,6 +200,10 @@ class Sources:
         if isinstance(error, dict):
             known = from_wire(error)
             raise SetGone(known.message) if isinstance(known, IndexCompacted) else known
+        if frame.header.get("partition") != header.get(
+            "partition"
+        ):  # of what somebody else had asked under this number
+            raise ProtocolError(f"{peer} gives of partition {frame.header.get('partition')!r}, which nobody asked for")
         return frame
 
 

@@ -123,7 +123,7 @@ class When(click.ParamType[datetime]):
 
 
 class Word(click.ParamType[str]):
-    """What ``WordsCommand`` takes."""
+    """What ``WordsCommand`` takes as its arguments."""
 
     name = "word"
 
@@ -150,7 +150,7 @@ class WordsCommand(click.Command):
 
 
 class PartitionIds(click.ParamType[list[int]]):
-    """``0,3,5-9``."""
+    """Ids of partitions: ``0,3,5-9``."""
 
     name = "partitions"
 
@@ -282,7 +282,7 @@ def _tell_once(message: str) -> None:
 
 
 def on_terminal(stream: IO[Any] | None) -> bool:
-    """It is one. None: the process was started without that stream."""
+    """Whether a stream is a terminal. None: the process was started without that stream."""
     return stream is not None and stream.isatty()
 
 
@@ -321,7 +321,7 @@ def print_rows(rows: Iterable[Row], output: str, *, title: str = "") -> None:
 
 
 def print_stream(rows: Iterable[Row], output: str) -> None:
-    """As they come: JSON lines, tab-separated columns; only a JSON array must see the end first."""
+    """Rows as they come: JSON lines, tab-separated columns; only a JSON array must see the end first."""
     if output == "json":
         click.echo(json.dumps(list(rows), ensure_ascii=False))
         return
@@ -372,7 +372,7 @@ def _table(rows: list[Row], title: str) -> None:
 
 
 def _framed(names: list[str], cells: list[list[str]], numeric: list[bool], title: str) -> bool:
-    """As wide as the terminal. Headings and long texts are folded, numbers never; False: there is no room."""
+    """A table as wide as the terminal. Headings and long texts are folded, numbers never; False: there is no room."""
     from rich import box
     from rich.console import Console
     from rich.markup import escape

@@ -84,5 +84,5 @@ def delete(target: Target, name: str, partition: int | None, yes: bool, output: 
 
 
 def cursor_row(row: CursorRow) -> dict[str, Any]:
-    """For output."""
+    """A cursor for output."""
     return {"cursor": row.name, "partition": row.partition_id, "position": row.position, "lag": row.lag}

@@ -21,21 +21,21 @@ from logboom.types import Receipt, Record
 
 PREFIX: Final = b"logboom-bench/"
 KEYS: Final = 10_000
-"""In each `kv` partition; they are written again and again."""
+"""Keys in each `kv` partition; they are written again and again."""
 DRAIN_S: Final = 5.0
 """Whoever has no answer by then, after the end, gets none."""
 AGAIN_S: Final = 0.05
 """After a failure that does not say when to come again."""
 TELL_S: Final = 1.0
 BLOCKS: Final = 8
-"""So many different ones, whatever is under way."""
+"""Different blocks that are sent, however many requests are under way."""
 STEP: Final = math.log(1.02)
 BUCKETS: Final = 1_200
 """Up to six hours, in microseconds."""
 
 
 class Latencies:
-    """Any number of them in a few kilobytes, to two in a hundred."""
+    """How long requests took: any number of them in a few kilobytes, to two in a hundred."""
 
     def __init__(self) -> None:
         self._counts = array("q", bytes(8 * BUCKETS))
@@ -60,13 +60,13 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked for."""
+    """The load that is asked for."""
 
     partitions: Mapping[int, str]
     """To their state machines, `kv` or `log`."""
     seconds: float
     size: int
-    """Of a value, or a record's payload."""
+    """Bytes of a value, or of a record's payload."""
     clients: int
     in_flight: int
     """Over all clients."""
@@ -78,7 +78,7 @@ class Load:
 
 @dataclass(slots=True)
 class Tally:
-    """What has come of it so far."""
+    """What has come of the load so far."""
 
     load: Load
     requests: int = 0
@@ -98,27 +98,27 @@ class Tally:
     """Since somebody was told."""
 
     def begins(self, now: float) -> None:
-        """All that is counted comes behind it."""
+        """The load begins: all that is counted comes behind this."""
         self.began = self.last_at = now
         self.until = now + self.load.seconds
 
     def ends(self, now: float) -> None:
-        """Perhaps before its time."""
+        """The load has ended, perhaps before its time."""
         self.seconds = max(min(now, self.until), self.last_at) - self.began
 
     def answered(self, now: float, seconds: float) -> None:
-        """A request was."""
+        """A request was answered."""
         self.requests, self.last_at = self.requests + 1, now
         self.latencies.add(seconds)
         self.recent.add(seconds)
 
     def failed(self, error: LogboomError) -> None:
-        """A request has."""
+        """A request has failed."""
         self.errors[error.code] += 1
         self.last_error = error
 
     def row(self) -> dict[str, Any]:
-        """For output."""
+        """What has come of the load, for output."""
         load, seconds = self.load, max(self.seconds, 1e-9)
         commands = self.requests * load.block
         return {
@@ -141,7 +141,7 @@ class Tally:
         }
 
     def story(self, now: float, since: float) -> str:
-        """Of the last seconds, in a line, for people; the next one begins anew."""
+        """The last seconds in a line, for people; the next one begins anew."""
         recent, self.recent = self.recent, Latencies()
         commands = recent.count * self.load.block
         p99 = _ms(recent.at(0.99))
@@ -215,7 +215,7 @@ async def _slot(k: int, requests: _Requests, tally: Tally) -> None:
 
 
 class _Requests:
-    """What is sent, and by whom."""
+    """The requests of one load, and the clients that send them."""
 
     def __init__(self, clients: Sequence[Client], load: Load) -> None:
         self._clients, self._load = clients, load

@@ -17,17 +17,17 @@ KIB: Final = 1024
 SPARE: Final = ("sessions", "oldest_ms", "memory", "disk_free", "backlog", "bytes/s", "unapplied")
 """Columns that a narrow terminal does without, the first ones first."""
 GAP: Final = 3
-"""Between two columns."""
+"""Characters between two columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is shown of one moment."""
+    """What is shown of a cluster at one moment."""
 
     head: Row
-    """Of the whole cluster, as whoever leads has it; else whoever has come furthest."""
+    """What concerns the whole cluster, as whoever leads has it; else whoever has come furthest."""
     problems: list[str]
-    """As in ``status``."""
+    """What needs a hand, as ``status`` tells it."""
     remark: str
     """Who is away where that is no problem."""
     nodes: list[Row]
@@ -35,7 +35,7 @@ class Look:
     """The busiest first."""
 
     def row(self) -> Row:
-        """For programs."""
+        """The look for programs."""
         about = {"healthy": not self.problems, "problems": self.problems}
         return {**self.head, **about, "nodes": self.nodes, "partitions": self.partitions}
 
@@ -68,7 +68,7 @@ def _of(answers: Answers, name: str) -> Answer | None:
 
 
 def _seconds(before: Answer | None, now: Answer) -> float | None:
-    """Between two looks at a node, by its own clock; None: it was not there, or has begun anew."""
+    """Seconds between two looks at a node, by its own clock; None: it was not there, or has begun anew."""
     passed = 0.0 if before is None else now["uptime_s"] - before["uptime_s"]
     return passed if passed > 0 else None
 
@@ -94,7 +94,7 @@ def _sum(rates: Mapping[int, float | None]) -> float | None:
 
 
 def _bytes_per_s(before: Answer | None, now: Answer) -> float | None:
-    """Of what was applied."""
+    """Bytes a second of what was applied."""
     seconds = _seconds(before, now)
     counts = [(answer or {}).get("usage", {}).get("applied_bytes") for answer in (before, now)]
     if seconds is None or counts[0] is None or counts[1] is None or counts[1] < counts[0]:
@@ -175,7 +175,7 @@ def _busy(row: Row) -> tuple[float, int, int, bool, int]:
 
 
 def headline(seen: Look) -> str:
-    """In a line."""
+    """The look in a line."""
     head = seen.head
     if head["term"] is None:
         return "no node answers"
@@ -193,7 +193,7 @@ def told(seen: Look) -> list[str]:
 
 
 def node_rows(seen: Look) -> list[Row]:
-    """With texts, as a table shows them."""
+    """Nodes, with texts, as a table shows them."""
     return [
         {
             "node": row["node"],
@@ -214,7 +214,7 @@ def node_rows(seen: Look) -> list[Row]:
 
 
 def busy_rows(seen: Look) -> list[Row]:
-    """With texts, as a table shows them."""
+    """The busiest partitions, with texts, as a table shows them."""
     return [
         {
             "partition": str(row["partition"]),

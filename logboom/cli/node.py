@@ -43,7 +43,7 @@ def node(file: str | None, node_id: str | None, data_dir: str | None, check: boo
 
 
 def _check_names(settings: Settings) -> None:
-    """Of what others have written: each is installed here. Raises ConfigError."""
+    """Whatever others have written, and the settings name, is installed here. Raises ConfigError."""
     machines, cluster = server_module("partitions.machines"), settings.cluster
     for name in sorted({cluster.state_machine, *(own.state_machine for own in cluster.overrides.values())}):
         machines.machine_class(name)
@@ -52,7 +52,7 @@ def _check_names(settings: Settings) -> None:
 
 
 def _check_ends(settings: Settings) -> None:
-    """Of its certificates; says which of them end soon. Raises ConfigError for one that has ended."""
+    """None of the node's certificates has ended; says which end soon. Raises ConfigError."""
     now = time.time()
     for file, ends in (
         server_module("server.watching.certificates").ends_of(settings.tls.directory, settings.node.id).items()

@@ -133,7 +133,7 @@ def _node_row(name: str, answer: dict[str, Any] | LogboomError) -> dict[str, Any
 
 
 def absent(error: LogboomError) -> str:
-    """In place of the role of a node that does not answer."""
+    """What stands in place of the role of a node that does not answer."""
     return "refuses us" if isinstance(error, PermissionDenied) else "unreachable"
 
 
@@ -322,12 +322,12 @@ def _differing(reached: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def summed_up(found: Sequence[str]) -> str:
-    """In one line. All of them are in the JSON."""
+    """Several problems in one line. All of them are in the JSON."""
     more = [f"and {len(found) - PROBLEMS_SHOWN} more"] if len(found) > PROBLEMS_SHOWN else []
     return "; ".join([*found[:PROBLEMS_SHOWN], *more])
 
 
 def _voters(reached: Sequence[Mapping[str, Any]]) -> set[str]:
-    """As the leader says, or else anybody who answers."""
+    """Who votes, as the leader says, or else anybody who answers."""
     said = sorted(reached, key=lambda answer: answer["node"] == answer["leader"])
     return {row[0] for row in said[-1]["members"] if row[3] == "voter"} if said else set()

@@ -76,7 +76,8 @@ def get(
     wanted = [to_bytes(key, encoding) for key in keys]
     found: dict[bytes, Any] = {}
     with target.connect() as client:
-        count = client.key_partitions() if partition is None else 0
+        fresh = not stale and at_least is None and max_staleness is None  # as others are read where nobody leads
+        count = client.key_partitions(linearizable=fresh) if partition is None else 0
         groups: dict[int, list[bytes]] = {}
         for key in wanted:
             where = partition_of(key, count) if partition is None else partition

@@ -120,7 +120,7 @@ def command_of(row: Row, encoding: str) -> Command | Record:
 
 
 def _check_fields(row: Row, op: str) -> None:
-    """That the op is one, and takes whatever has a value."""
+    """The op of a row is one, and takes whatever has a value."""
     takes = TAKES.get(op)
     if takes is None:
         raise click.UsageError(f"unknown op {op!r}; a command is {USAGE}")

@@ -192,7 +192,7 @@ def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:
 
 
 class _Chunk(NamedTuple):
-    """What one request has, and of which lines."""
+    """One request: its records, and the lines that they come from."""
 
     parts: dict[int, list[Record]]
     first: int
@@ -264,7 +264,7 @@ class _Totals:
         return f"{done}; {unit}s {start} to {chunk.last} may be, too"
 
     def tell_doubt(self) -> None:
-        """That a command may have been submitted, and what can be done then, on stderr."""
+        """Say on stderr that a command may have been submitted, and what can be done then."""
         again = (
             "look before you send it again"
             if self._producer is None
@@ -273,7 +273,7 @@ class _Totals:
         talk(f"logboom: the command may have been submitted, or may be yet: {again}")
 
     def tell_before(self, once: str) -> None:
-        """That some had been, on stderr: nodes go by the name, and by a command's place in the input."""
+        """Say on stderr that some had been before: nodes go by the name, and by a command's place in the input."""
         before = sum(row["duplicate"] for row in self._parts.values())
         if before:
             talk(
@@ -282,7 +282,7 @@ class _Totals:
             )
 
     def tell_refused(self) -> None:
-        """That some were, on stderr."""
+        """Say on stderr that some were refused, and why."""
         counts = Counter[str]()
         for row in self._parts.values():
             counts.update({name: n for name, n in (row["results"] or {}).items() if name not in FINE_NAMES})
@@ -290,7 +290,7 @@ class _Totals:
         talk(f"logboom: {self.refused} of {self.sent} commands took no effect ({why}) [refused]")
 
     def tell_more(self) -> None:
-        """That there may be more keys to remove, on stderr."""
+        """Say on stderr that there may be more keys to remove."""
         if any("more" in (row["results"] or ()) for row in self._parts.values()):
             how = "submit it again" if self._producer is None else "submit it under another name, or without --once,"
             talk(f"logboom: not all keys were removed at once (`more`): {how} for the rest")

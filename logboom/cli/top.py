@@ -29,11 +29,11 @@ from logboom.errors import InvalidRequest, LogboomError
 from logboom.sync_client import SyncClient
 
 LOOK_S: Final = 3.0
-"""For one that is not the first: nodes have 2 s to answer."""
+"""For each look but the first: nodes have 2 s to answer."""
 STEP_S: Final = 0.25
-"""So long at most until it is seen that nobody reads what is shown."""
+"""Longest time until it is seen that nobody reads what is shown."""
 OTHER_LINES: Final = 9
-"""Of a frame, beside the rows of its tables and what is told."""
+"""Lines of a frame beside the rows of its tables and what is told."""
 HELP: Final = """\
 A live view: what each node and the busiest partitions do, how far they are behind, what waits, what is wrong.
 

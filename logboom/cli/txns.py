@@ -58,7 +58,7 @@ def _rows(row: Row, name: str) -> list[Row]:
 
 
 def shown_wide(record: Record, encoding: str) -> Row:
-    """Of the log: as it could be submitted, but for its key, which is beside it."""
+    """A command of the log as it could be submitted, but for its key, which is beside it."""
     try:
         found = from_record(record)
     except InvalidRequest:

@@ -35,7 +35,7 @@ EVERY_S: Final = 0.2
 
 
 class Receipt(click.ParamType[tuple[int, int]]):
-    """``3:1200``."""
+    """A partition and a global index in it: ``3:1200``."""
 
     name = "receipt"
 
@@ -48,7 +48,7 @@ class Receipt(click.ParamType[tuple[int, int]]):
 
 
 class Mode(click.ParamType[str | int]):
-    """``all``, ``any`` or a number."""
+    """How many partitions have to be there: ``all``, ``any`` or a number."""
 
     name = "mode"
 

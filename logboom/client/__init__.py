@@ -123,7 +123,7 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
 
     @property
     def part_records(self) -> int:
-        """The same in records."""
+        """How many records a request should carry for one partition, as far as a node has said it."""
         return self._submitter.part_records
 
     @property
@@ -133,12 +133,15 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
 
     async def token(self) -> Token:
         """``last_seen`` and whose it is, to be handed to another client."""
-        await self.partitions()
+        await self._cluster.acquaint(deadline=self._deadline(None))
         await self._cluster.meet(deadline=self._deadline(None))
         return Token(str(self._cluster.id), self.last_seen, self._cluster.lineage or "")
 
     async def partitions(self) -> list[int]:
-        """Ids of all, but the one for cursors, as this client learned when it first connected, or missed one."""
+        """Ids of all, but the one for cursors, as this client learned when it first connected, or missed one.
+
+        What a node has said that follows nobody counts only where nobody leads: else whoever leads is asked.
+        """
         await self._cluster.know_partitions(deadline=self._deadline(None))
         return [row[0] for row in self._cluster.partitions if CURSORS not in row[3:]]
 

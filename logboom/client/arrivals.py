@@ -32,12 +32,12 @@ NEWEST: Final[Mapping[Kind, Callable[[Header, Header], Header]]] = {
     Kind.BARRIER_PROGRESS: _progress,
     Kind.SKIPPED: lambda _, after: after,
 }
-"""Of these only the newest counts. No credit is needed for them: a node sends no more than are read, and who takes them
-slowly is to be told what two that wait say together."""
+"""How two frames of a kind that wait become one: of these only what is newest counts. No credit is needed for them: a
+node sends no more than are read, and whoever takes them slowly is to be told what two that wait say together."""
 
 
 class Stream:
-    """Of one request."""
+    """What has come of one request's stream, and who waits for more."""
 
     def __init__(self, *, roams: bool = False) -> None:
         """``roams``: whoever follows it goes on at another node when it ends here."""
@@ -47,7 +47,7 @@ class Stream:
         self.filled = asyncio.Event()
 
     def put(self, item: Frame | LogboomError) -> None:
-        """It has come."""
+        """A frame has come."""
         last = self.items[-1] if self.items else None
         if isinstance(item, Frame) and isinstance(last, Frame) and item.kind is last.kind and item.kind in NEWEST:
             self.items[-1] = item._replace(header=NEWEST[item.kind](last.header, item.header))

@@ -16,13 +16,15 @@ from logboom.errors import (
 )
 
 TIMEOUT_S_MAX: Final = 366 * 86_400
-BARRIER_EARLY_S: Final = 1.0
-"""So long before its deadline nobody's barrier is over."""
+EARLY_S: Final = 1.0
+"""What a node ends so long before the deadline is over by its own limit (``net.request_ms_max``), not by that."""
 BACKOFF_MIN_S: Final = 0.01
 BACKOFF_MAX_S: Final = 0.5
 AWAY_MAX_S: Final = 2.0
 """Between attempts of whoever is sent from node to node: where nobody leads all who wait are, as long as that lasts."""
 REDIRECTS_MAX: Final = 3
+ANSWER_MIN_S: Final = 0.25
+"""Whoever is told when to ask again does so with that much time left for an answer, or half of what he was told."""
 
 
 class Asked(Protocol):
@@ -58,19 +60,20 @@ def is_final(error: LogboomError, left_s: float) -> bool:
     """
     if isinstance(error, (BarrierBlocked, PartitionPaused)):
         return True
-    return isinstance(error, BarrierTimeout) and left_s <= BARRIER_EARLY_S
+    return isinstance(error, BarrierTimeout) and left_s <= EARLY_S
 
 
 def is_sent_away(error: LogboomError) -> bool:
-    """Of a node that hears of no leader: others are to be asked for what is waited for."""
+    """It is from a node that hears of no leader: others are to be asked for what is waited for."""
     return isinstance(error, BarrierTimeout) and bool(error.fields.get("retry_after"))
 
 
 class Attempts:
     """What became of one request's attempts, and when the next one is due."""
 
-    def __init__(self, cluster: Asked, *, deadline: float, writes: bool) -> None:
-        self._cluster, self._deadline, self._writes = cluster, deadline, writes
+    def __init__(self, cluster: Asked, *, deadline: float, writes: bool, same: bool = False) -> None:
+        """``same``: each attempt says that it is the same request, so that it takes effect once however often made."""
+        self._cluster, self._deadline, self._writes, self._same = cluster, deadline, writes, same
         self._pause = BACKOFF_MIN_S
         self._redirects = 0
         self._doubt = False
@@ -83,7 +86,7 @@ class Attempts:
         cluster.heard(error)
         doubted = self._doubt
         self._doubt |= self._writes and error.outcome != "not_applied"
-        wait, left = 0.0, self._deadline - cluster.now
+        wait, left, answer = 0.0, self._deadline - cluster.now, 0.0
         if isinstance(error, NotLeader) and error.fields.get("leader") and self._redirects < REDIRECTS_MAX:
             self._redirects += 1
         else:
@@ -91,14 +94,17 @@ class Attempts:
             away = is_sent_away(error)
             pause = min(self._pause, AWAY_MAX_S if away else BACKOFF_MAX_S)
             self._pause = pause * 2
-            wait = max(float(error.fields.get("retry_after") or 0.0), pause) * (0.5 + cluster.chance())
+            later = float(error.fields.get("retry_after") or 0.0)
+            wait = max(later, pause) * (0.5 + cluster.chance())
+            answer = min(later / 2, ANSWER_MIN_S)  # else a refusal would become a doubt, at the deadline
             if away:
-                wait = min(wait, max(0.0, left - BARRIER_EARLY_S))  # then whoever is asked keeps it to its end
+                wait = min(wait, max(0.0, left - EARLY_S))  # then whoever is asked keeps it to its end
         # An earlier attempt may be on its way still. Given up now, its numbers would be settled while it comes, and of
         # a request over several partitions only those parts would be taken for done that others have followed.
         on_its_way = doubted and isinstance(error, PartitionPaused)
-        final = cluster.closed or not error.retryable or (is_final(error, left) and not on_its_way)
-        if final or cluster.now + wait >= self._deadline:
+        again = error.retryable or (self._same and isinstance(error, DeadlineExceeded) and left > EARLY_S)
+        final = cluster.closed or not again or (is_final(error, left) and not on_its_way)
+        if final or cluster.now + wait + answer >= self._deadline:
             if self._doubt and error.outcome == "not_applied":
                 raise _doubtful(error, final=final) from error
             raise error

@@ -1,24 +1,17 @@
-"""The cluster as a client sees it: members, connections, who leads; retries within a deadline."""
+"""The cluster as a client sees it: which partitions there are; retries within a deadline."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import random
-import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
-from logboom.certs import Tls, current
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
-from logboom.client.lookout import Lookout
-from logboom.client.parts import CLOSED
+from logboom.client.pool import CONNECT_S, Pool
 from logboom.errors import (
     DeadlineExceeded,
-    InvalidRequest,
     LineageMismatch,
     LogboomError,
     NoSuchPartition,
@@ -27,142 +20,15 @@ from logboom.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from logboom.types import Token, is_address, lineage_shown
+from logboom.types import Token, lineage_shown
 from logboom.wire import Kind
 
 T = TypeVar("T")
 There = frozenset[int] | None  # which partitions there are, as whoever leads has said it; None: he was not asked
 
-CONNECT_S: Final = 2.0
-"""TCP, TLS and WELCOME of one node."""
-STAGGER_S: Final = 0.2
-"""With no connection open, the next node is tried beside the first after this long."""
-MOVED_S: Final = 0.5
-"""For the question whether a node that cannot be reached is elsewhere by now; once in ``CONNECT_S``."""
-DOWN_MIN_S: Final = 0.05
-DOWN_MAX_S: Final = 2.0
-DOWN_KEPT: Final = 64
-"""Addresses that could not be reached, and may be tried again: members come and go."""
 
-
-def parse_endpoints(endpoints: str | Sequence[str]) -> list[str]:
-    """Addresses of a comma-separated list. Raises InvalidRequest, naming the bad one."""
-    rows: list[Any] = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints or ())
-    if not any(rows):  # as of a variable that is not set
-        raise InvalidRequest(
-            "no endpoints given: addresses of nodes, host:port,host:port,... (`logboom local` prints its)"
-        )
-    found = []
-    for row in rows:
-        address = row.strip() if isinstance(row, str) else ""
-        if not is_address(address) or "/" in address:  # or the name of a scheme would be looked up
-            raise InvalidRequest(f"endpoint {row!r} is not host:port")
-        found.append(address)
-    return found
-
-
-class Cluster(Lookout):
+class Cluster(Pool):
     """Shared by everything that a client does."""
-
-    def __init__(
-        self,
-        endpoints: str | Sequence[str],
-        *,
-        tls: Tls | None,
-        token: str | None,
-        rng: random.Random | None = None,
-    ) -> None:
-        super().__init__()
-        self.endpoints = parse_endpoints(endpoints)
-        self._tls = tls
-        self._token = token
-        self._opening: dict[str, asyncio.Task[NodeConnection]] = {}
-        self._made: weakref.WeakValueDictionary[int, NodeConnection] = weakref.WeakValueDictionary()
-        self._serial = itertools.count()
-        self._left = weakref.finalize(self, _leave, self._made, os.getpid())
-        self._left.atexit = False
-        self._ask_again_at = 0.0
-        self._rng = rng if rng is not None else random.Random()
-        self._next = self._rng.randrange(len(self.endpoints))
-        self.closed = False
-
-    def addresses(self) -> list[str]:
-        """Every node that is known of; given endpoints first."""
-        return list(dict.fromkeys([*self.endpoints, *self.members.values()]))
-
-    def random_bytes(self, count: int) -> bytes:
-        """For ids."""
-        return self._rng.randbytes(count)
-
-    def chance(self) -> float:
-        """From 0 to 1, for jitter."""
-        return self._rng.random()
-
-    # -- connections
-
-    async def connection(self, address: str) -> NodeConnection:
-        """An open connection to one node; concurrent callers share it. Raises Unavailable."""
-        known = self._connections.get(address)
-        if known is not None and not known.closed:
-            return known
-        # Shielded: one caller that gives up takes nothing from the others.
-        return await asyncio.shield(self._open(address))
-
-    def _open(self, address: str) -> asyncio.Task[NodeConnection]:
-        task = self._opening.get(address)
-        if task is None:
-            if self.closed:  # ``close`` would cancel it before it begins, and it could not say why it ends
-                raise InvalidRequest(CLOSED)
-            task = self._opening[address] = asyncio.get_running_loop().create_task(self._connect(address))
-            task.add_done_callback(lambda done: self._opened(address, done))
-        return task
-
-    def _opened(self, address: str, task: asyncio.Task[NodeConnection]) -> None:
-        del self._opening[address]
-        if not task.cancelled():
-            task.exception()  # whoever waited has it; a background attempt is remembered in _down
-
-    async def _connect(self, address: str) -> NodeConnection:
-        try:
-            opened = await self.dedicated(address)
-        except asyncio.CancelledError:
-            if self.closed:
-                raise InvalidRequest(CLOSED) from None  # by ``close``: whoever waits for this was not cancelled
-            raise
-        except LogboomError:
-            pause = self._down.get(address, (0.0, DOWN_MIN_S / 2))[1] * 2
-            pause = min(pause, DOWN_MAX_S)
-            if len(self._down) >= DOWN_KEPT:
-                self._down = {each: until for each, until in self._down.items() if self.now < until[0]}
-            self._down[address] = (self.now + pause * (0.5 + self._rng.random()), pause)
-            raise
-        self._down.pop(address, None)
-        self._connections[address] = opened
-        return opened
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise InvalidRequest(CLOSED)
-
-    async def dedicated(self, address: str) -> NodeConnection:
-        """A connection of one's own, for bulk reads; the caller closes it. Raises Unavailable."""
-        self._check_open()
-        opened = await NodeConnection.open(
-            address,
-            tls=current(self._tls),
-            timeout=CONNECT_S,
-            token=self._token,
-            cluster=self.id,
-            on_beat=self._beats(),
-        )
-        self._made[next(self._serial)] = opened
-        try:
-            self._check_open()  # meanwhile it may be: nobody would close this one
-            self._learn(opened.welcome)
-        except InvalidRequest:  # of another history, too
-            opened.close()
-            raise
-        return opened
 
     async def refresh_partitions(
         self, at: NodeConnection, *, linearizable: bool = False, at_least: int = 0, timeout: float = CONNECT_S
@@ -173,11 +39,11 @@ class Cluster(Lookout):
         """
         asked = {"action": "partitions", "linearizable": linearizable, "at_least": at_least}
         frame = await at.request(Kind.ADMIN, {**asked, "timeout_ms": max(1, int(timeout * 1000))})
-        self._learn_partitions(frame.header)
+        self._learn_partitions(frame.header, sure=linearizable)
         self._changed = False
 
-    async def know_partitions(self, *, deadline: float) -> None:
-        """Unless WELCOME has said it."""
+    async def acquaint(self, *, deadline: float) -> None:
+        """Have a node say which partitions there are, whatever it knows; unless WELCOME has said it."""
 
         async def ask(node: NodeConnection) -> None:
             if not self.partitions:
@@ -186,156 +52,41 @@ class Cluster(Lookout):
         if not self.partitions:
             await self.retry(self.leader if self._changed else self.any, ask, deadline=deadline)
 
-    def _is_down(self, address: str) -> bool:
-        return self.now < self._down.get(address, (0.0, 0.0))[0]
+    async def know_partitions(self, *, deadline: float) -> None:
+        """The same; but what a node says that follows nobody counts only where nobody leads."""
+        await self.acquaint(deadline=deadline)
+        if self._provisional:
+            with suppress(Unavailable, NotLeader, UnknownOutcome, DeadlineExceeded):
+                await self._ask_leader(deadline=min(deadline, self.now + CONNECT_S))
 
-    def _live(self) -> list[NodeConnection]:
-        """All that are open; not those to nodes that were removed, while there are others."""
-        found = [each for each in self._connections.values() if not each.closed]
-        return [each for each in found if not self._is_removed(each)] or found
+    async def know_keys(self, *, deadline: float) -> None:
+        """How many partitions keys are routed over: as one says that leads, or that follows whoever does."""
+        await self.acquaint(deadline=deadline)
+        if self._keys_provisional:
+            await self._ask_leader(deadline=deadline)
 
-    def _leave_them(self) -> None:
-        for each in self._connections.values():
-            each.close()
+    async def _ask_leader(self, *, deadline: float) -> None:
+        """Which partitions there are now. Where nobody leads: raises Unavailable, NotLeader or DeadlineExceeded."""
 
-    async def any(self) -> NodeConnection:
-        """A connection to some node, in turn; never waits for a dead one while another is there.
+        async def ask(node: NodeConnection) -> None:
+            await self.refresh_partitions(node, linearizable=True)
 
-        Raises Unavailable when none can be reached.
-        """
-        addresses = self.addresses()
-        self._next = (self._next + 1) % len(addresses)
-        chosen = addresses[self._next]
-        known, live = self._connections.get(chosen), self._led(self._live())
-        if known in live:
-            return known
-        if live:
-            if not self._is_down(chosen) and (known is None or known.closed):
-                self._open(chosen)  # for the next time round
-            return self._rng.choice(live)
-        rotated = addresses[self._next :] + addresses[: self._next]
-        return await self._first(sorted(rotated, key=self._is_down))
-
-    async def _first(self, addresses: Sequence[str]) -> NodeConnection:
-        """Whoever answers first; each next one is tried a little later."""
-        error: LogboomError | None = None
-        pending: list[asyncio.Task[NodeConnection]] = []
-        waiting = list(addresses)
-        while waiting or pending:
-            if waiting:
-                pending.append(self._open(waiting.pop(0)))
-            await asyncio.wait(pending, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED)
-            for task in [each for each in pending if each.done()]:
-                pending.remove(task)
-                try:
-                    return task.result()
-                except LogboomError as caught:
-                    # A refusal (credentials, version, another cluster) says more than a dead node.
-                    if error is None or isinstance(error, Unavailable):
-                        error = caught
-        if error is not None and not isinstance(error, Unavailable):
-            raise error
-        raise Unavailable(f"no node can be reached: {error}", addresses=list(addresses))
-
-    async def at(self, node: str) -> NodeConnection:
-        """A connection to a node named by id or address. Raises InvalidRequest for an id nobody has."""
-        if not isinstance(node, str):
-            raise InvalidRequest(f"a node is named by its id or address, not by {node!r}")
-        if node not in self.members and not is_address(node):
-            await self.any()
-            if node not in self.members:  # another client may have added it since
-                await self.any()
-            if node not in self.members:  # another client may have added it since
-                await self._ask_members(timeout=CONNECT_S)
-            if node not in self.members:
-                raise InvalidRequest(f"no node {node!r}; members are {', '.join(sorted(self.members))}")
-        address = self.members.get(node, node)
-        try:
-            return await self.connection(address)
-        except Unavailable:
-            if node not in self.members or not self._live() or self.now < self._ask_again_at:
-                raise
-            self._ask_again_at = self.now + CONNECT_S
-            await self._ask_members(timeout=MOVED_S)  # it may be elsewhere by now
-            if self.members.get(node, address) == address:
-                raise
-            return await self.connection(self.members[node])
-
-    async def _ask_members(self, *, timeout: float) -> None:
-        """Learn who they are now, of whoever leads, if it tells us. Raises Unavailable."""
-        asked = await self.leader()
-        with suppress(LogboomError, TimeoutError):
-            async with asyncio.timeout(timeout):
-                said = await asked.request(Kind.ADMIN, {"action": "members"})
-            self.told_members(said.header.get("members"))
-
-    async def everyone(self) -> dict[str, str]:
-        """Node ids and addresses of all members. Raises Unavailable."""
-        if not self.members:
-            await self.any()
-        return dict(self.members)
-
-    # -- the leader
-
-    async def leader(self) -> NodeConnection:
-        """A connection to the node that is believed to lead, or, if that cannot be, to one that passes requests on.
-
-        Raises Unavailable when no node can be reached.
-        """
-        if self._leader is None:
-            found = await self.any()
-            if self._leader is None:
-                return found  # it leads, or will say who does
-        leader = self._leader
-        for each in self._live():
-            if self._leads(each, leader):
-                return each
-        if not self._live():
-            return await self._first([leader, *(a for a in self.addresses() if a != leader)])
-        if not self._is_down(leader) and leader not in self._opening:
-            task = self._open(leader)
-            await asyncio.wait({task}, timeout=STAGGER_S)
-            if task.done() and not task.cancelled() and task.exception() is None:
-                return task.result()
-        return await self.any()
-
-    def _leads(self, connection: NodeConnection, leader: str) -> bool:
-        return connection.address == leader or self.members.get(connection.welcome["node"]) == leader
-
-    def must_forward(self, connection: NodeConnection) -> bool:
-        """The leader is known and this is not it: the node is asked to pass the request on."""
-        return self._leader is not None and not self._leads(connection, self._leader)
-
-    def leads(self, connection: NodeConnection) -> bool:
-        """It goes to the node that is believed to lead."""
-        return self._leader is not None and self._leads(connection, self._leader)
-
-    def heard(self, error: LogboomError) -> None:
-        """Learn from an answer who leads."""
-        if isinstance(error, NotLeader):
-            self._learn_leader(error.fields.get("leader"))
-        elif isinstance(error, Unavailable | UnknownOutcome):
-            self._leader = None
-
-    def leader_now(self) -> NodeConnection | None:
-        """An open connection to the node that is believed to lead, if a frame can be sent there at once."""
-        leader = self._leader
-        if leader is None:
-            return None
-        for each in self._connections.values():
-            if not each.closed and each.is_writable and self._leads(each, leader):
-                return each
-        return None
+        await self.retry(self.leader, ask, deadline=deadline)
 
     async def at_leader(
         self,
         call: Callable[[NodeConnection], Awaitable[T]],
         *,
         deadline: float,
+        same: bool = True,
         failed: LogboomError | None = None,
     ) -> T:
-        """``call`` (a write) at the leader, again after every retryable error, until the deadline."""
-        return await self.retry(self.leader, call, deadline=deadline, writes=True, failed=failed)
+        """``call`` (a write) at the leader, again after every retryable error, until the deadline.
+
+        ``same``: also where a node has ended it by its own limit, see ``Attempts``.
+        """
+        attempts = Attempts(self, deadline=deadline, writes=True, same=same)
+        return await self.retry(self.leader, call, deadline=deadline, failed=failed, attempts=attempts)
 
     async def retry(
         self,
@@ -343,21 +94,19 @@ class Cluster(Lookout):
         call: Callable[[NodeConnection], Awaitable[T]],
         *,
         deadline: float,
-        writes: bool = False,
         grace: float = 0.0,
         failed: LogboomError | None = None,
         attempts: Attempts | None = None,
     ) -> T:
         """Jittered exponential backoff; a redirect is followed at once (but not for ever).
 
-        With ``writes``, errors raised tell whether any attempt may have taken effect. ``grace``:
-        seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made before;
-        ``attempts``: it was one of these.
+        ``grace``: seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made
+        before; ``attempts``: it was one of these, or they are of a write.
         """
-        attempts = attempts or Attempts(self, deadline=deadline, writes=writes)
+        attempts = attempts or Attempts(self, deadline=deadline, writes=False)
         there: There = None
         if isinstance(failed, NoSuchPartition):
-            failed, there = await self.unknown(failed, there=None, deadline=deadline)
+            failed, there = await self.check_missing(failed, there=None, deadline=deadline)
         while True:
             if failed is not None and (pause := attempts.failed(failed)):
                 await asyncio.sleep(pause)
@@ -372,7 +121,7 @@ class Cluster(Lookout):
             except LogboomError as error:
                 failed = error
                 if isinstance(error, NoSuchPartition):
-                    failed, there = await self.unknown(error, there=there, deadline=deadline)
+                    failed, there = await self.check_missing(error, there=there, deadline=deadline)
 
     async def meet(self, *, deadline: float) -> None:
         """Have a node say, once, what this cluster is. Raises what ``any`` raises, when the deadline has passed."""
@@ -401,20 +150,20 @@ class Cluster(Lookout):
                 expected=self.lineage,
             )
 
-    async def unknown(self, error: NoSuchPartition, *, there: There, deadline: float) -> tuple[LogboomError, There]:
-        """What to make of it: a node may not have heard yet of a partition that was just created. Who leads has.
+    async def check_missing(
+        self, error: NoSuchPartition, *, there: There, deadline: float
+    ) -> tuple[LogboomError, There]:
+        """Whether NoSuchPartition is final: a node may not have heard yet of a partition that was just created.
 
-        And what he has said: he is asked once, and others may have us forget it, or learn what is older.
+        Whoever leads has. Returns the error to go on with, which is retryable if there is such a partition, and which
+        partitions the leader named: given back as ``there``, so that it is asked once. (``self.partitions`` may be
+        overwritten meanwhile by older news.)
         """
-
-        async def ask(node: NodeConnection) -> None:
-            await self.refresh_partitions(node, linearizable=True)
-
         if isinstance(error, PartitionDestroyed):
             return error, there
         if there is None:
             try:
-                await self.retry(self.leader, ask, deadline=min(deadline, self.now + CONNECT_S))
+                await self._ask_leader(deadline=min(deadline, self.now + CONNECT_S))
             except LogboomError as why:
                 if not why.retryable and not isinstance(why, DeadlineExceeded):
                     return error, None
@@ -424,27 +173,3 @@ class Cluster(Lookout):
         if error.fields.get("partition_id") not in there:
             return error, there
         return Unavailable(error.message, retry_after=BACKOFF_MIN_S), there
-
-    async def close(self) -> None:
-        """Close every connection."""
-        self.closed = True
-        await asyncio.sleep(0)  # one that has not begun could not say why it ends
-        opening = list(self._opening.values())
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
-        connections, self._connections = list(self._made.values()), {}
-        for connection in connections:
-            connection.close()
-        await asyncio.sleep(0)  # transports report their end in the next turn
-        for connection in connections:
-            connection.abort()  # whoever does not take our last bytes is not waited for
-        await asyncio.sleep(0)
-        self._left.detach()  # last: whoever closes may be cancelled, and not close again
-
-
-def _leave(made: weakref.WeakValueDictionary[int, NodeConnection], pid: int) -> None:
-    """Of a client that nobody holds any more, and nobody has closed: the loop would keep its connections for ever."""
-    if pid == os.getpid():
-        for connection in list(made.values()):
-            connection.leave()

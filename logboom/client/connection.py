@@ -65,7 +65,7 @@ class NodeConnection(asyncio.BufferedProtocol):
         self.closed = False
         self._heard = self._secured = False
         self._frame_bytes_max = FRAME_BYTES_MAX
-        """Of what we send: what the node says in WELCOME."""
+        """Largest frame that we send: what the node says in WELCOME."""
         self._decoder = FrameDecoder(frame_bytes_max=REPLY_BYTES_MAX, header_bytes_max=REPLY_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -293,11 +293,11 @@ class NodeConnection(asyncio.BufferedProtocol):
 
     @property
     def has_roaming(self) -> bool:
-        """Of those some would go on elsewhere."""
+        """There are streams that would go on elsewhere."""
         return any(each.roams for each in self._streams.values())
 
     def end_roaming(self, error: LogboomError) -> None:
-        """They end with it, here."""
+        """End those streams here, with this error."""
         for request_id, stream in self._streams.items():
             if stream.roams:
                 stream.roams = False

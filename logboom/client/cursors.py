@@ -45,7 +45,7 @@ class Cursor:
         self.partition_id = partition_id
         self._key = key_of(name, partition_id)
         self._known: int | None = None
-        """As of the last answer."""
+        """The position, as of the last answer."""
 
     async def position(self, *, timeout: float | None = None) -> int:
         """Where to go on (``start``, or ``start_global``); 0: nothing was committed yet. Linearizable."""
@@ -89,7 +89,7 @@ class Cursor:
 
 
 class CursorStore:
-    """The partition that has them."""
+    """The partition that keeps cursors: its id, and reading and writing there."""
 
     def __init__(
         self, cluster: Cluster, reader: Reader, submitter: Submitter, deadline: Callable[[float | None], float]
@@ -98,7 +98,7 @@ class CursorStore:
         self._reader = reader
         self._submitter = submitter
         self.deadline = deadline
-        """Of a call, which may be several requests."""
+        """The deadline of a call, which may be several requests."""
 
     @property
     def known(self) -> int | None:
@@ -176,7 +176,7 @@ class CursorStore:
 
 
 class Cursors:
-    """What a client has of them. A part of ``logboom.Client``."""
+    """What a client does with cursors. A part of ``logboom.Client``."""
 
     _cluster: Cluster
     _reader: Reader

@@ -18,7 +18,7 @@ from logboom.client.pacing import Room
 
 
 class Turn:
-    """One request's, from the call until its outcome."""
+    """One request of a dense producer, from the call until its outcome."""
 
     def __init__(self, first_sequence: int, line: list[Turn]) -> None:
         self.first_sequence = first_sequence

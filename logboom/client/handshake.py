@@ -37,14 +37,14 @@ def is_refusal(error: ssl.SSLError) -> bool:
 
 
 def refused(address: str, error: ssl.SSLError) -> Unauthenticated:
-    """In words."""
+    """Why a connection did not come to be, in words."""
     plain = error.reason == "WRONG_VERSION_NUMBER"
     story = f"it does not speak TLS, here at least ({error})" if plain else str(error)
     return Unauthenticated(f"TLS with {address}: {story}", address=address)
 
 
 def lost(address: str, error: BaseException | None, *, welcomed: bool) -> LogboomError:
-    """For somebody who waits for an answer: an error of his own."""
+    """The loss of a connection, for somebody who waits for an answer: an error of his own."""
     if not welcomed:
         if isinstance(error, LogboomError) and error.code != "protocol":
             return from_wire(error.to_wire())  # refused before anything was asked

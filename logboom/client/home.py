@@ -11,7 +11,7 @@ from typing import NoReturn
 from logboom.errors import InvalidRequest
 
 _forks = 0
-"""That led from the first process to this one: a child has all that its parent has, and a higher number."""
+"""Forks between the first process and this one: a child has all that its parent has, and a higher number."""
 
 
 def _forked() -> None:

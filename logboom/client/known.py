@@ -25,22 +25,27 @@ class Known:
         self.lineage: str | None = None
         """Which history of the cluster; None: no node has said it."""
         self.settled = False
-        """It is that one for good: a node that has a leader has said so, or something was seen of it."""
+        """``lineage`` is the one for good: a node that has a leader has said so, or something was seen of it."""
         self.superseded = False
         """A node that has a leader has said another one since."""
         self.members: dict[str, str] = {}
         self._members_at = [0, 0]
-        """Term and Raft index of the entry that says so."""
+        """Term and Raft index of the entry that says who the members are."""
         self.partitions: list[list[Any]] = []
         """Id, state machine and mode of each; empty: not known."""
         self.key_partitions = 0
         self._changed = False
-        """Of the partitions we know that they are others now: only the leader can say which."""
+        """``partitions`` are others by now: only the leader can say which."""
+        self._provisional = False
+        """``partitions`` were said by a node that follows nobody: it may be empty, or none that the others let in."""
+        self._keys_provisional = True
+        """``key_partitions`` was said by such a node, or by nobody."""
         self.frame_bytes = 1024 * 1024
         self.part_bytes, self.part_records = FIRST_BYTES, FIRST_RECORDS
-        """Of one partition's share of a request."""
+        """Most of one partition's share of a request."""
         self.block_records = RECORDS_MAX
-        """What nodes take of that; so many travel together only where somebody has put them together."""
+        """Most records of such a share that nodes take; so many travel together only where somebody has put them
+        together."""
         self._leader: str | None = None
 
     @abstractmethod
@@ -55,8 +60,12 @@ class Known:
         self._learn_lineage(welcome)
         self.id = said
         self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
-        if not self.partitions and not self._changed:  # else what we know may be fresher: this node may lag
-            self._learn_partitions(welcome)
+        followed = welcome.get("leader") is not None and welcome.get("lineage", "") is not None
+        if not self._changed and (not self.partitions or (self._provisional and followed)):
+            self._learn_partitions(welcome, sure=followed)
+            self._provisional = not followed
+        elif followed and self._keys_provisional:  # of the partitions what we know may be fresher: this node may lag
+            self._learn_keys(welcome)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
         self.part_bytes = min(PART_BYTES_MAX, welcome.get("part_bytes", PART_BYTES_MAX))
         self.part_records = min(PART_RECORDS_MAX, welcome.get("part_records", PART_RECORDS_MAX))
@@ -89,6 +98,7 @@ class Known:
                 )
             self._leave_them()
             self.members, self._members_at, self.partitions, self._leader = {}, [0, 0], [], None
+            self._keys_provisional = True
         self.lineage = lineage
         self.settled |= followed
 
@@ -98,10 +108,18 @@ class Known:
         elif at >= self._members_at:  # a node that lags, or was removed, may be behind what another has said
             self._members_at, self.members = at, dict(members)
 
-    def _learn_partitions(self, said: dict[str, Any]) -> None:
+    def _learn_partitions(self, said: dict[str, Any], *, sure: bool = True) -> None:
+        """``sure``: of one that leads, or follows whoever does: it is in the cluster."""
         self.partitions = said.get("partitions", self.partitions)
-        self.key_partitions = said.get("key_partitions", len(self.partitions))
+        self._provisional = False
+        if sure or self._keys_provisional:
+            self._learn_keys(said)
+            self._keys_provisional = not sure
+
+    def _learn_keys(self, said: dict[str, Any]) -> None:
+        self.key_partitions = said.get("key_partitions", len(said.get("partitions", self.partitions)))
+        self._keys_provisional = False
 
     def forget_partitions(self) -> None:
-        """They have changed: to be asked for anew."""
+        """Which partitions there are has changed: it is to be asked for anew."""
         self.partitions, self._changed = [], True

@@ -38,7 +38,7 @@ BESIDE_COMMANDS_MAX: Final = 512
 With two halves of a crowd under way the client answers one while the nodes have the other.
 """
 LARGE_PART: Final = 2048
-"""So many go beside whatever is in flight: a frame is large enough then."""
+"""With so many queued a part leaves beside whatever is in flight: a frame is large enough then."""
 EXPIRY_GRACE_S: Final = 0.05
 """The node ends a request at the same deadline and knows better why."""
 EXPIRY_STEP_S: Final = 0.005
@@ -105,11 +105,11 @@ class Single(msgspec.Struct, gc=False):
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Commands in flight."""
+    """Commands that are in flight as one part."""
 
     singles: list[Single]
     size: int
-    """Of all of them, against the budget."""
+    """What all of the commands take of the budget."""
     part: Part
     deadline: float
     admission_wait: float
@@ -134,7 +134,7 @@ class Lane:
         self._commands_in_flight = 0
         self._scheduled = False
         self._in_front: _Batch | None = None
-        """It is not on its way to the leader yet: nothing may overtake it."""
+        """A part that is not on its way to the leader yet: nothing may overtake it."""
         self._wide = 0
         """Queued commands over several keys. They have parts of their own: where not all nodes know them, only they are
         refused."""
@@ -198,7 +198,7 @@ class Lane:
         return self._commands_in_flight <= BESIDE_COMMANDS_MAX or len(self._queue) >= LARGE_PART
 
     def _take(self) -> tuple[list[Single], int]:
-        """For the next part: whoever has not given up while waiting, and what they take of the budget."""
+        """The commands of the next part: whoever has not given up while waiting, and what they take of the budget."""
         queue, carrier = self._queue, self._carrier
         if not self._wide and self._queued_bytes <= carrier.part_bytes and len(queue) <= carrier.part_records:
             leaving, size = list(queue), self._queued_bytes
@@ -285,7 +285,7 @@ class Lane:
         task.add_done_callback(partial(self._given_up, batch, failed))
 
     def _given_up(self, batch: _Batch, failed: LogboomError | None, _: object) -> None:
-        """Unless it has begun: then it has ended. Somebody has cancelled the task before that."""
+        """Somebody has cancelled the task of a batch before it began; one that has begun has ended the batch itself."""
         if batch in self._in_flight:
             _fail(batch.singles, Unavailable(CANCELLED) if failed is None else UnknownOutcome(CANCELLED))
             self._ended(batch)

@@ -60,7 +60,7 @@ class LogBatch:
         return _indexes(self.first_index, self.records.count, self.offsets)
 
     def pieces(self, records_max: int, bytes_max: int) -> Iterator[LogBatch]:
-        """The same in pieces of at most so many records and payload bytes (0: any number), one record at least."""
+        """The batch in pieces of at most so many records and payload bytes (0: any number), one record at least."""
         records, start = self.records, 0
         if (not records_max or records.count <= records_max) and (not bytes_max or records.nbytes <= bytes_max):
             yield self
@@ -161,7 +161,7 @@ def _indexes(first: int, count: int, offsets: Offsets | None) -> npt.NDArray[np.
 
 
 def batches_of(frame: Frame) -> Iterator[LogBatch]:
-    """Of a RECORDS or BATCHES frame. Raises ProtocolError."""
+    """The batches in a RECORDS or BATCHES frame. Raises ProtocolError."""
     if frame.kind is Kind.RECORDS:
         yield _of_records(frame)
         return
@@ -233,7 +233,7 @@ def _of_records(frame: Frame) -> LogBatch:
 
 
 def metadata_of(frame: Frame) -> LogMetadata:
-    """Of a METADATA frame. Raises ProtocolError."""
+    """The metadata in a METADATA frame. Raises ProtocolError."""
     try:
         count, size = _field(frame, "count", int), _field(frame, "data", int)
         block = RecordBlock.parse(count, frame.body, b"", data_bytes=size)

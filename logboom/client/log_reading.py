@@ -27,7 +27,7 @@ class LogReading:
 
     @abstractmethod
     async def partitions(self) -> list[int]:
-        """Of the cluster."""
+        """Ids of the partitions that there are."""
 
     def tail(
         self,

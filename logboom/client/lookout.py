@@ -23,16 +23,16 @@ from logboom.errors import LogboomError, Unavailable
 from logboom.wire import Frame, Kind
 
 LOOK_S: Final = 30.0
-"""Between two looks, about: nobody asks more than one node in so long,"""
+"""Between two questions who the members are, about."""
 LONE_S: Final = 5.0
-"""While a single member is known: one that grows may be replaced as a whole before half a minute is over."""
+"""The same while a single member is known: one that grows may be replaced as a whole before half a minute is over."""
 SOON_S: Final = 2.0
-"""unless a connection was lost, or nobody answered: then it is within this."""
+"""The same, at most, once a connection was lost, or nobody answered."""
 SPREAD: Final = 997.0
 LED_S: Final = 5.0
-"""So often a node is asked over which somebody follows something whether it hears of a leader."""
+"""Between two questions to a node, over which somebody follows something, whether it hears of a leader."""
 LEADERLESS_MS: Final = 2_000
-"""Then it is no election: others are asked whether somebody leads. What they know of it does not."""
+"""What goes on for longer is no election: others are asked whether somebody leads, of whom that node hears nothing."""
 
 
 class Lookout(Known, Home):
@@ -48,9 +48,9 @@ class Lookout(Known, Home):
         self._look_at: float | None = None
         """When they are asked for again; None: no connection is a second old."""
         self._led_at: dict[str, float] = {}
-        """By address: when a node is asked for its leader again."""
+        """By address: when a node is asked next whether it hears of a leader."""
         self._shunned: dict[str, float] = {}
-        """Until then: it hears of no leader, or of nothing new, and another does."""
+        """By address, until when: it hears of no leader, or of nothing new, and another node does."""
         self._turn = 0
 
     def _beats(self) -> Callable[[NodeConnection], None]:
@@ -159,7 +159,7 @@ class Lookout(Known, Home):
     # -- nodes that are cut off from the others, and not from here
 
     def _told_of_leader(self, connection: NodeConnection, answer: Frame | LogboomError) -> None:
-        """Of one over which somebody follows something: what nobody leads it to does not come."""
+        """A node over which somebody follows something has said who leads: where nobody does nothing new comes."""
         if self._are_others(answer):
             connection.post(Kind.ADMIN, {"action": "members"}, (), self._told)
         if _leaderless_ms(answer) < LEADERLESS_MS:
@@ -185,7 +185,7 @@ class Lookout(Known, Home):
             connection.end_roaming(Unavailable(story))
 
     def _led(self, live: list[NodeConnection]) -> list[NodeConnection]:
-        """Those of them that others have not said more than, of late; all, if there is none."""
+        """Those of them that are not shunned; all, if there is none."""
         if not self._shunned:
             return live
         self._shunned = {each: until for each, until in self._shunned.items() if self.now < until}
@@ -196,7 +196,7 @@ class Lookout(Known, Home):
 
 
 def _leaderless_ms(answer: Frame | LogboomError) -> int:
-    """As a PONG says; -1: it does not, as of an earlier release."""
+    """How long a node has heard of no leader, as a PONG says; -1: it does not say it, as of an earlier release."""
     said = -1 if isinstance(answer, LogboomError) else answer.header.get("leaderless_ms", -1)
     return said if type(said) is int else -1
 

@@ -35,7 +35,7 @@ class LogPiece(NamedTuple):
 
 
 def log_piece_of(frame: Frame) -> LogPiece:
-    """Of a LOG_PIECE. Raises ProtocolError."""
+    """What is in a LOG_PIECE. Raises ProtocolError."""
     header, batches, at = frame.header, [], 0
     rows, first, before = header.get("rows"), header.get("first"), header.get("before")
     if not isinstance(rows, list) or type(first) is not int or first < 1 or not isinstance(before, bytes):
@@ -94,14 +94,18 @@ class Operations:
         """A node has answered, and said which cluster this is."""
         return self._cluster.id is not None
 
-    async def key_partitions(self, *, timeout: float | None = None) -> int:
-        """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``)."""
-        await self._cluster.know_partitions(deadline=self._deadline(timeout))
+    async def key_partitions(self, *, linearizable: bool = True, timeout: float | None = None) -> int:
+        """Keys are routed over the partitions from 0 to this, exclusive (``logboom.routing``).
+
+        As a node says that leads, or follows whoever does; without ``linearizable`` as any does, where nobody leads.
+        """
+        deadline = self._deadline(timeout)
+        await (self._cluster.know_keys if linearizable else self._cluster.know_partitions)(deadline=deadline)
         return self._cluster.key_partitions
 
     async def members(self) -> dict[str, str]:
         """Node ids and their client addresses, as of half a minute ago at most while any node is connected."""
-        await self._cluster.know_partitions(deadline=self._deadline(None))
+        await self._cluster.acquaint(deadline=self._deadline(None))
         return dict(self._cluster.members)
 
     async def status(
@@ -153,21 +157,17 @@ class Operations:
         *,
         node: str | None = None,
         linearizable: bool = False,
-        opened: bool = False,
         timeout: float | None = None,
     ) -> list[Watermark]:
         """Watermarks of the partitions (None: all) on a node.
 
-        ``linearizable``: on whoever leads, with all that was committed, and all partitions that were, before this call;
-        with ``opened`` all but those that are not open there yet, which are waited for else.
+        ``linearizable``: on whoever leads, with all that was committed, and all partitions that were, before this call.
         """
         wanted = None if partitions is None else partition_ids(partitions)
         if linearizable:
             if node is not None:
                 raise InvalidRequest("node= does not go with linearizable")
-            if opened and partitions is not None:
-                raise InvalidRequest("opened= is of all partitions: it does not go with some that are named")
-            marks = await self._reader.watermarks_now(wanted, opened=opened, deadline=self._deadline(timeout))
+            marks = await self._reader.watermarks_now(wanted, deadline=self._deadline(timeout))
             return [marks[p] for p in sorted(marks if wanted is None else wanted)]
         frame = await self._reader.ask_node(
             Kind.WATERMARKS,
@@ -369,7 +369,7 @@ class Operations:
         return await self._at_leader({"action": "member_promote", "id": node}, self._deadline(timeout))
 
     async def remove_member(self, node: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """For good: its id is not used again. A leader hands leadership over before."""
+        """Remove a member for good: its id is not used again. A leader hands leadership over before."""
         return await self._at_leader({"action": "member_remove", "id": node}, self._deadline(timeout))
 
     async def transfer(self, to: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from logboom.client.parts import Budget
 from logboom.errors import LogboomError, Overloaded, QuotaExceeded
 
 PATIENCE: Final = 0.5
-"""Of a request's time is spent before it is sent at most: what leaves later would hardly be answered in time."""
+"""Share of a request's time that is spent at most before it is sent: what leaves later would hardly be answered in
+time."""
 LATE: Final = 0.3
 """An answer that took so much of the time that was left when its request was sent came late. Early enough to know it:
 when answers take most of their time, those behind them are on their way already, and half of them take all of it."""
@@ -26,7 +27,7 @@ KEPT_MAX: Final = 1024
 
 
 class Window:
-    """Of one partition, or (None) of the node that leads."""
+    """How much may be on its way to one partition, or to the node that leads."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -37,7 +38,7 @@ class Window:
         self._refusal: Overloaded | QuotaExceeded | None = None
 
     def refused(self, error: Overloaded | QuotaExceeded, now: float) -> None:
-        """By a node."""
+        """A node has refused something of it."""
         self._refusal = error
         self.narrow(now, float(error.fields.get("retry_after") or 0.0))
 

@@ -152,7 +152,7 @@ def check_partition(partition_id: Any) -> None:
 
 
 def partition_ids(given: Any) -> list[int]:
-    """As a list. Raises InvalidRequest for what is none of partitions' ids."""
+    """Ids of partitions as a list. Raises InvalidRequest for what is none of them."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidRequest(f"partitions are a list of ids, not {given!r}")
     found = list(given)
@@ -185,7 +185,7 @@ def check_floor(given: Any, sequence: int) -> None:
 
 
 def checked(command: Command | Record) -> Record:
-    """As a record that a block can hold. Raises InvalidRequest and RecordTooLarge."""
+    """A command as a record that a block can hold. Raises InvalidRequest and RecordTooLarge."""
     record = to_record(command)
     record_bytes(record)
     return record
@@ -216,13 +216,13 @@ def _headers_bytes(headers: Any) -> int:
 
 
 def receipts_of(header: Mapping[str, Any]) -> tuple[Receipt, ...]:
-    """Of a reply."""
+    """Receipts of a reply's parts."""
     held = dict(header.get("held", ()))
     return tuple(receipt_of(row, held.get(row[0], "")) for row in header["parts"])
 
 
 def receipt_of(row: Sequence[Any], held: str = "") -> Receipt:
-    """Of one part's row in a reply."""
+    """The receipt of one part's row in a reply."""
     partition, first, last, global_index, duplicate, raw = row
     results = None
     if raw is not None:

@@ -35,8 +35,10 @@ AtLeast = int | Token | Literal["session"] | None
 """How new a read has to be."""
 KEYS_BYTES: Final = 128 * 1024
 """Keys of a GET that travel in its header."""
+ONCE: Final = frozenset(("snapshot", "transfer"))
+"""Asked for again they are done again. Else what only a leader does carries a token, or names what is to be so."""
 HEARD_S: Final = 2.0
-"""For a node that is asked for what it may not have heard of yet."""
+"""For a node to hear of what it is asked for, before another is asked."""
 SMALL_SCAN: Final = 1_000
 """Scans of up to so many keys share the connection; larger ones get one of their own, which may be slowed down."""
 
@@ -178,7 +180,7 @@ class Reader(LogStreams):
         node: str | None,
         deadline: float,
     ) -> AsyncGenerator[tuple[GlobalLogIndex, RecordBlock], None]:
-        """The same in columns: the global index of the view, and keys with encoded values."""
+        """What ``scan`` gives, in columns: the global index of the view, and keys with encoded values."""
         mode = await self._mode(at_least=at_least, stale=stale, max_staleness=max_staleness, deadline=deadline)
         header = {
             "partition": partition_id,
@@ -284,7 +286,7 @@ class Reader(LogStreams):
             raise DeadlineExceeded(f"no more came within {patience:.3g} s", outcome="not_applied") from None
 
     async def watermarks(self, *, deadline: float) -> tuple[dict[int, Watermark], GlobalLogIndex]:
-        """Of all partitions, at whoever leads, and its commit index."""
+        """Watermarks of all partitions, at whoever leads, and its commit index."""
 
         async def ask(node: NodeConnection) -> Frame:
             return await node.request(Kind.WATERMARKS, {"partitions": None})
@@ -292,19 +294,15 @@ class Reader(LogStreams):
         frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
         return _marks(frame), GlobalLogIndex(frame.header["commit_index"])
 
-    async def watermarks_now(
-        self, partitions: Sequence[int] | None, *, opened: bool, deadline: float
-    ) -> dict[int, Watermark]:
+    async def watermarks_now(self, partitions: Sequence[int] | None, *, deadline: float) -> dict[int, Watermark]:
         """Of the partitions (None: all), at whoever proves that it leads. Raises NoSuchPartition.
 
         They are asked for by name: one that is being opened there is waited for, not left out, and one that cannot be
-        shown now keeps nobody from the others. ``opened``: all that are open there, without the others.
+        shown now keeps nobody from the others.
         """
 
         async def ask(node: NodeConnection) -> dict[int, Watermark]:
             await self._cluster.refresh_partitions(node, linearizable=True)
-            if opened:
-                return _marks(await node.request(Kind.WATERMARKS, {"partitions": None}))
             known = {row[0] for row in self._cluster.partitions}
             wanted = sorted(known) if partitions is None else list(partitions)
             for missing in (p for p in wanted if p not in known):
@@ -366,7 +364,8 @@ class Reader(LogStreams):
                 )
             return await node.request(Kind.ADMIN, {**header, "timeout_ms": self._left_ms(deadline)})
 
-        return (await self._cluster.at_leader(ask, deadline=deadline)).header
+        same = header["action"] not in ONCE
+        return (await self._cluster.at_leader(ask, deadline=deadline, same=same)).header
 
     async def ask_node(self, kind: Kind, header: dict[str, Any], *, node: str | None, deadline: float) -> Frame:
         """A plain request at one node, or any."""

@@ -42,11 +42,11 @@ class Sender:
         self._lane: Lane | None = None
         """Where the last one went: looking for it costs as much as putting one in."""
         self._waiting: set[asyncio.Task[Receipt]] = set()
-        """Those for which there was no room; the loop alone would not hold them."""
+        """Commands for which there was no room; the loop alone would not hold their tasks."""
         self._last: asyncio.Future[None] | None = None
-        """Of those that have not had their turn the last one's: who comes now comes behind it."""
+        """The turn of the last command that waits for room: whoever comes now comes behind it."""
         self.budget = submitter.budget
-        """Of all that the client has in flight."""
+        """Bytes that the client has in flight, of whatever kind."""
         self.partition_id = partition_id
         self.wait = wait
         self.timeout = timeout

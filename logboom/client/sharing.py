@@ -59,12 +59,12 @@ class Asked(NamedTuple):
 
 
 Waiting = asyncio.Future[BarrierResult | None]
-"""One who does; None: his time is up, and where things stand has to be asked for."""
+"""A call that waits for a barrier; None: its time is up, and where things stand has to be asked for."""
 Read = Callable[[Asked, Frame], BarrierResult]
 
 
 class Sharing:
-    """One client's."""
+    """All barriers of one client, and the requests that they share."""
 
     def __init__(self, cluster: Cluster, read: Read) -> None:
         """``read``: what an answer says."""
@@ -74,7 +74,7 @@ class Sharing:
         self._flights: dict[Flight, None] = {}
         """All that are not over."""
         self._gathered: dict[Hashable, list[Flight]] = {}
-        """By where they are to be sent in the next turn."""
+        """Requests that leave in the next turn, by the place that they are sent to."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
 
@@ -159,7 +159,7 @@ class Sharing:
             del self._joinable[flight.key]
 
     def ended(self, flight: Flight) -> None:
-        """It is over. Idempotent."""
+        """The request is over. Idempotent."""
         self.closed(flight)
         self._flights.pop(flight, None)
         if not self._flights and self._look is not None:
@@ -202,11 +202,12 @@ class Flight:
         self._until: float | None = None
         """The deadline of the attempt that is under way; None: it is not sent yet, and more may come."""
         self._early: dict[int, tuple[asyncio.TimerHandle, list[Waiting]]] | None = None
-        """Those whose time is up before that, by when, in steps of ``TOGETHER_S``: one look for all of a step."""
+        """Those whose time is up before the attempt's, by when, in steps of ``TOGETHER_S``: one look for all of a
+        step."""
         self._at: NodeConnection | None = None
-        """Whom it was asked of last,"""
+        """Whom it was asked of last."""
         self._request_id = 0
-        """and, without a task, as what; 0: nothing is under way."""
+        """The request that is under way there without a task; 0: there is none."""
         self._task: asyncio.Task[None] | None = None
 
     @property

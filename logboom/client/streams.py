@@ -30,18 +30,18 @@ TAIL_CREDIT: Final = 4 * MIB
 SCAN_CREDIT: Final = 16 * MIB
 PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 1.0
-"""Between two beginnings of a stream, about; longer where a node asks for it."""
+"""Longest pause before a stream is begun again, about; longer where a node asks for it."""
 DOUBLINGS_MAX: Final = 10
 STOOD_S: Final = 10.0
 """A stream that has stood for so long was answered, though nothing came: a silent node is given up sooner."""
 FETCH_ROWS: Final = 1_000
-"""Records asked for at a time,"""
+"""Records that are asked for in one request."""
 FETCH_RANGES: Final = 8_192
-"""of so many parts of them: they are all in one header;"""
+"""Parts of records that are asked for in one request: they are all in its header."""
 FETCH_BYTES: Final = 8 * MIB
-"""and bytes, about."""
+"""Bytes of payload that are asked for in one request, about."""
 RANGES_MAX: Final = 64
-"""Of one record."""
+"""Parts of one record."""
 
 OnCompacted = Literal["error", "first"]
 OnVoid = Callable[[Voided], None]
@@ -52,7 +52,7 @@ Select = Callable[[Descriptor], Sequence[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: at most one of them."""
+    """Where in a log to begin: at most one of these is given."""
 
     index: int = 0
     global_index: int = 0
@@ -72,7 +72,7 @@ class Start:
         return cls(index, global_index, time_ms)
 
     def fields(self) -> dict[str, int]:
-        """As in a request."""
+        """The fields of a request that say it."""
         named = {"start": self.index, "start_global": self.global_index, "start_time_ms": self.time_ms}
         return {name: value for name, value in named.items() if value or name == "start"}
 
@@ -101,7 +101,7 @@ class _Failures:
         self._begun = math.inf
         if isinstance(error, NoSuchPartition):
             until = self._cluster.now + self._patience
-            error, _ = await self._cluster.unknown(error, there=None, deadline=until)
+            error, _ = await self._cluster.check_missing(error, there=None, deadline=until)
         if not self._count:
             self._since = self._cluster.now
         self._count += 1
@@ -166,11 +166,11 @@ class _Gaps:
         """By ``on_void``."""
 
     def announced(self, frame: Frame) -> None:
-        """By a frame, of what lies in front of its last batch."""
+        """A frame has announced gaps in front of its last batch."""
         self._next = voids_of(frame) if self._on_void is not None else []
 
     def tell(self, before_global: int | None = None) -> None:
-        """Of those in front of a global index; None: of all. Raises what ``on_void`` raises."""
+        """Tell of the gaps in front of a global index; None: of all. Raises what ``on_void`` raises."""
         while self._on_void is not None and self._next:
             if before_global is not None and self._next[0].global_index > before_global:
                 return
@@ -207,9 +207,17 @@ class LogStreams:
         Also behind what was declared void: ``on_void`` is told of it, and ``on_node`` of each node that is asked.
         """
         records_max, bytes_max = fields.get("records_max", 0), fields.get("bytes_max", 0)
-        fields = {"whole": True, "mixed": True, **fields}
         feed = self._feed(
-            partition_id, start, node, fields, on_compacted, on_void, patience, credit, batches_of, on_node
+            partition_id,
+            start,
+            node=node,
+            fields={"whole": True, "mixed": True, **fields},
+            on_compacted=on_compacted,
+            on_void=on_void,
+            on_node=on_node,
+            patience=patience,
+            credit=credit,
+            decode=batches_of,
         )
         try:
             async for batch in feed:
@@ -233,9 +241,18 @@ class LogStreams:
         on_void: OnVoid | None = None,
         patience: float,
     ) -> AsyncGenerator[LogMetadata, None]:
-        """The same without data."""
-        fields = {**fields, "metadata_only": True}
-        feed = self._feed(partition_id, start, node, fields, on_compacted, on_void, patience, TAIL_CREDIT, _metadata)
+        """What ``tail`` gives, without the data."""
+        feed = self._feed(
+            partition_id,
+            start,
+            node=node,
+            fields={**fields, "metadata_only": True},
+            on_compacted=on_compacted,
+            on_void=on_void,
+            patience=patience,
+            credit=TAIL_CREDIT,
+            decode=_metadata,
+        )
         try:
             async for batch in feed:
                 self.seen(batch.global_index)
@@ -247,14 +264,15 @@ class LogStreams:
         self,
         partition_id: int,
         start: Start,
+        *,
         node: str | None,
         fields: dict[str, Any],
         on_compacted: OnCompacted,
         on_void: OnVoid | None,
+        on_node: OnNode | None = None,
         patience: float,
         credit: int,
         decode: Callable[[Frame], Any],
-        on_node: OnNode | None = None,
     ) -> AsyncGenerator[Any, None]:
         failures = _Failures(self._cluster, patience)
         nodes = _Nodes(self._cluster, self.at(node), named=node is not None)

@@ -74,7 +74,7 @@ class Submitter:
     async def single_in_turn(
         self, partition_id: int, record: Record, *, wait: Level | None, deadline: float, admission_wait: float = 0.0
     ) -> asyncio.Future[Receipt]:
-        """The same once there is room. Raises RecordTooLarge for what this cluster does not take."""
+        """What ``try_single`` does, once there is room. Raises RecordTooLarge for what this cluster does not take."""
         size = record_bytes(record)
         await self._check_size(size, deadline)
         await self.budget.take(size, deadline=deadline)
@@ -84,7 +84,7 @@ class Submitter:
         return self.lane(partition_id, wait).put(record, size, deadline, admission_wait)
 
     def lane(self, partition_id: int, wait: Level | None) -> Lane:
-        """For single commands like these."""
+        """The lane for single commands to this partition, with this level."""
         kind = partition_id, wait
         found = self._lanes.get(kind)
         if found is None:
@@ -150,7 +150,7 @@ class Submitter:
     async def _room(
         self, partitions: Iterable[int], size: int, deadline: float, turn: Turn | None = None
     ) -> AsyncIterator[None]:
-        """For a request of its own."""
+        """Room for a request that has a frame of its own."""
         cluster = self._cluster
         now = cluster.now
         room = Room(self._pace, self.budget, lambda: cluster.now, partitions=partitions, size=size)
@@ -203,7 +203,7 @@ class Submitter:
 
     @property
     def part_records(self) -> int:
-        """The same in records."""
+        """How many records a coalesced part may have."""
         return self._cluster.part_records
 
     async def deliver(
@@ -275,7 +275,7 @@ class Submitter:
         *,
         own: bool,
     ) -> dict[str, Any]:
-        """Of a SUBMIT frame to the leader, with this client's ``own`` numbers, or with somebody else's."""
+        """The header of a SUBMIT frame to the leader, with this client's ``own`` numbers, or with somebody else's."""
         if wait is None and "ack" not in at.welcome.get("features", ()):
             wait = Level.APPLIED  # a node of an earlier release, whose partitions have no say
         wide = [part.partition_id for part in parts if part.records.wide]

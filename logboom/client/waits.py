@@ -16,7 +16,7 @@ from logboom.client.connection import NodeConnection
 from logboom.client.parts import check_partition, partition_ids
 from logboom.client.reads import Reader, close_now, watermark_of
 from logboom.client.sharing import BARRIER_GRACE_S, Asked, Sharing
-from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError
+from logboom.errors import BarrierFuture, DeadlineExceeded, InvalidRequest, LogboomError
 from logboom.types import (
     NUMBER_MAX,
     BarrierProgress,
@@ -36,6 +36,9 @@ from logboom.wire import Frame, Kind, encode
 
 LASTING: Final = frozenset((Level.ORDERED, Level.COMMITTED, Level.DURABLE, Level.APPLIED))
 """What a node has shown of these it never takes back."""
+
+LOOK_S: Final = 2.0
+"""For a time to come that nodes do not wait for: between two questions whether they would by now."""
 
 Target = int | Token | Receipt | Receipts | Sequence[Receipt] | Mapping[int, int] | datetime
 """What a barrier may wait for."""
@@ -93,7 +96,7 @@ class Waits:
         node: str | None = None,
         every: float = 0.1,
     ) -> AsyncGenerator[BarrierProgress, None]:
-        """The same, telling where the partitions are, ``every`` so many seconds as far as anything moves.
+        """Wait as ``barrier`` does, and tell where the partitions are, ``every`` so many seconds as far as any moves.
 
         The last one is ``done``. Who leaves the loop waits no longer.
         """
@@ -156,7 +159,7 @@ class Waits:
     async def index_at(self, when: datetime, *, timeout: float | None = None) -> GlobalLogIndex:
         """All that was committed before the leader's clock showed ``when`` is at or below this index.
 
-        Waits until it does. Raises BarrierFuture at once if that is beyond the deadline.
+        Waits until it does. Raises BarrierFuture at once if that is beyond the deadline, by the leader's clock.
         """
         return await self._index_at(when, self._deadline(timeout))
 
@@ -179,8 +182,16 @@ class Waits:
             header = {"timestamp_ms": timestamp_ms, "timeout_ms": self._left_ms(deadline)}
             return await connection.request(Kind.INDEX_AT, header)
 
-        frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
-        return GlobalLogIndex(frame.header["global_index"])
+        while True:
+            try:
+                frame = await self._cluster.retry(self._cluster.leader, ask, deadline=deadline)
+            except BarrierFuture as error:  # beyond what a node lets anybody wait for, perhaps
+                ahead = _ahead_s(error)
+                if not 0 < ahead < deadline - self._cluster.now:
+                    raise
+                await asyncio.sleep(min(ahead, LOOK_S))
+            else:
+                return GlobalLogIndex(frame.header["global_index"])
 
     async def _asked(
         self,
@@ -237,7 +248,7 @@ class Waits:
         grace: float = 0.0,
         roams: bool = False,
     ) -> AsyncGenerator[Frame, None]:
-        """Of a streamed reply, at another node when one is lost. Without ``deadline`` each has ``patience``."""
+        """Frames of a streamed reply, of another node when one is lost. Without ``deadline`` each has ``patience``."""
         failed: LogboomError | None = None
         attempts: Attempts | None = None
         self._cluster.begin()
@@ -285,7 +296,7 @@ class _Results:
         self._marks: tuple[Watermark, ...] = ()
 
     def read(self, asked: Asked, frame: Frame) -> BarrierResult:
-        """Of a REACHED."""
+        """What a REACHED says."""
         self._reader.seen(asked.target)
         rows = frame.header["watermarks"]
         if rows != self._rows:
@@ -299,6 +310,12 @@ def _key(header: Mapping[str, Any]) -> bytes | None:
         return bytes(encode(Kind.BARRIER, header)[0])
     except (TypeError, ValueError, OverflowError, LogboomError):
         return None
+
+
+def _ahead_s(error: BarrierFuture) -> float:
+    """How far the leader's clock has to go; 0: it does not say so."""
+    then, now = error.fields.get("timestamp_ms"), error.fields.get("now_ms")
+    return (then - now) / 1000 if type(then) is int and type(now) is int else 0.0
 
 
 def _frontiers(frame: Frame) -> dict[PartitionId, GlobalLogIndex]:

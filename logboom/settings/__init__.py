@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Settings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of it."""
+    """All settings of a node."""
 
     cluster: ClusterSettings = ClusterSettings()
     node: NodeSettings = NodeSettings()

@@ -15,20 +15,21 @@ class ReadSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     segments_max: int = 512
     """Segments that are read at the same time, by all of them."""
     streams_max: int = 32_768
-    """So many are open: each is looked at whenever something is committed that it may be waiting for. Together they may
-    read 16 times as many logs, those of each counted; one alone any number."""
+    """Streams that may be open at the same time: each is looked at whenever something is committed that it may be
+    waiting for. Together they may read 16 times as many logs, those of each counted; one alone any number."""
     window_bytes: int = 4 * MIB
-    """What a scan over many partitions reads at a time (one batch may be larger),"""
+    """Bytes that a scan over many partitions reads at a time; one batch may be larger."""
     window_segments_max: int = 256
-    """of so many segments."""
+    """Segments that a scan over many partitions reads at a time."""
     views_max: int = 16
-    """Scans over the state of several partitions at one index, at the same time,"""
+    """Scans over the state of several partitions at one index that may be open at the same time."""
     scans_max: int = 128
-    """and over that of one. Each holds on to the state as it was when it began, until it ends or its client has taken
-    nothing of it for as long as the request may take (`net.frame_ms` at least);"""
+    """Scans over the state of one partition that may be open at the same time. Each, like a view, holds on to the state
+    as it was when it began, until it ends or its client has taken nothing of it for as long as the request may take
+    (`net.frame_ms` at least)."""
     hold_ms: int = 3_600_000
-    """and no longer than it has waited so long for its client, or its rate, in all: what takes more has to be asked for
-    in ranges."""
+    """A scan or a view ends once it has waited so long, in all, for its client or its rate: what takes more has to be
+    asked for in ranges."""
     principal_bytes_per_s: int = 0
     """Bytes a second that one principal (a certificate, or without any a connection) may read from this node, by
     streams, scans, fetches and gets; `admission.rate_burst_ms` ahead of it. Who reads faster waits. 0: any number."""
@@ -52,44 +53,47 @@ class AdmissionSettings(Section, frozen=True, kw_only=True, forbid_unknown_field
     partition_age_ms: int = 0
     """A partition whose oldest admitted record is not applied after this time takes no more, 0: off."""
     node_age_ms: int = 0
-    """The same for the node: one partition that stands still holds up all of it. 0: off."""
+    """A node of which the oldest admitted record is not applied after this time takes no more: one partition that
+    stands still holds up all of it. 0: off."""
     fair_share_percent: int = 80
     """Most of a budget that one principal, or one partition of the node's, gets alone; with others less. 100: all."""
     principal_ops_per_s: int = 0
     """Records a second that one principal (a certificate, or without any a connection) may write, 0: any number."""
     principal_bytes_per_s: int = 0
-    """Bytes, 0: any number."""
+    """Bytes a second that one principal may write, 0: any number."""
     partition_ops_per_s: int = 0
     """Records a second that a partition takes; principals share them as they share budgets. 0: any number."""
     partition_bytes_per_s: int = 0
-    """Bytes, 0: any number."""
+    """Bytes a second that a partition takes, 0: any number."""
     rate_burst_ms: int = 1_000
-    """So far ahead of those rates one may be, and by one request more, however large; the next one waits for it."""
+    """How far ahead of those four rates one may be, and by one request more, however large; the next one waits for
+    it."""
     light_commit_ms: int = 0
-    """So long may a small request (16 KiB) of a light client, which writes a quarter or less of what the one does that
-    writes most, take from its admission to its commit; one in a hundred may take longer. Else those that write more are
-    slowed down, as far as it takes. 0: off."""
+    """Longest time that a small request (16 KiB) of a light client, which writes a quarter or less of what the one does
+    that writes most, may take from its admission to its commit; one in a hundred may take longer. Else those that write
+    more are slowed down, as far as it takes. 0: off."""
     pace_bytes_per_s_min: int = MIB
-    """But no further: bytes a second that all of them together write at least."""
+    """Bytes a second that those who are slowed down for `light_commit_ms` write together at least."""
     retry_after_ms: int = 50
-    """Least that a refused client is told to wait; longer when what it lacks takes longer to drain,"""
+    """Least time that a refused client is told to wait; longer when what it lacks takes longer to drain."""
     retry_after_max_ms: int = 2_000
-    """up to this (but for jitter)."""
+    """Longest time that a refused client is told to wait (but for jitter)."""
     queue_requests: int = 4_096
     """Requests that wait for admission (`admission_wait`)."""
     queue_bytes: int = 32 * MIB
-    """Bytes of them."""
+    """Bytes of requests that wait for admission."""
     queue_bypass_ms: int = 1_000
-    """What has waited so long is passed by nothing that waits for the same,"""
+    """A request that has waited so long for admission is passed by none that waits for the same; `queue_chunk_bytes`
+    says what becomes of a larger one."""
     queue_chunk_bytes: int = 64 * KIB
-    """unless it is larger than this: it gets its budget in chunks, half of all that is given back, and small ones have
-    the other half. 0: however large, it is passed no more."""
+    """A request larger than this that has waited for `queue_bypass_ms` gets its budget in chunks, half of all that is
+    given back; small ones have the other half. 0: however large, it is passed no more."""
     refusals_max: int = 64
     """A connection that was refused so often within `retry_after_ms` is not read for as long, 0: always read."""
     signals: tuple[str, ...] = ("disk_free", "apply_lag", "memory")
     """`disk_free`, `apply_lag`, `memory`, or registered under the entry point group `logboom.admission_signals`."""
     signal_ms: int = 250
-    """Between two looks at the signals."""
+    """Time between two looks at the signals."""
     disk_free_bytes_min: int = 64 * MIB
     """`disk_free`: with less free where the data is, nothing is admitted; from twice as much on, less. Snapshots leave
     half of it. 0: off."""
@@ -110,19 +114,20 @@ class LagSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What is done when a partition, or a node, applies more slowly than is committed. Each node looks after itself."""
 
     look_ms: int = 500
-    """Between two looks."""
+    """Time between two looks at how far partitions lag."""
     slow_ms: int = 5_000
     """A partition whose oldest command waits so long to be applied is throttled until half of that, 0: never."""
     throttle_percent: int = 25
-    """Of its admission budgets that a throttled partition may use."""
+    """Share of its admission budgets that a throttled partition may use."""
     stalled_ms: int = 15_000
     """A partition that applies nothing for so long while something waits is frozen until it has caught up, 0: never."""
     chronic_ms: int = 60_000
     """After so long a replica that is slow where others are not stops serving the partition, and leading, 0: never."""
     node_percent: int = 50
-    """Of its partitions that are slow: then the node is."""
+    """With this share of its partitions slow, the node counts as slow."""
     move_again_ms: int = 300_000
-    """Leadership is handed over for that at most so often; where nobody takes it, it is offered again after 30 s."""
+    """A node that is slow hands leadership over at most so often; where nobody takes it, it is offered again after 30
+    s."""
 
 
 class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,12 +142,12 @@ class BarrierSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     waiters_max: int = 65_536
     """Barriers waiting at a node."""
     waiters_per_client: int = 4_096
-    """Of them, per connection,"""
+    """Barriers waiting over one connection."""
     waiters_per_principal: int = 16_384
-    """and over all connections that came with the same certificate."""
+    """Barriers waiting over all connections that came with the same certificate."""
     waiters_reserved: int = 1_024
-    """Of them, kept for other nodes that wait, and for views that are being taken."""
+    """Places of `waiters_max` that are kept for other nodes that wait, and for views that are being taken."""
     wait_ms_max: int = 600_000
-    """Longest wait; a barrier whose timeout, cut to `net.request_ms_max`, is longer is refused."""
+    """Longest time that a barrier may wait; one whose timeout, cut to `net.request_ms_max`, is longer is refused."""
     ahead_max: int = 1_000_000
     """A target further than this above the commit index is refused."""

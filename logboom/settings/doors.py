@@ -22,7 +22,7 @@ class NetSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     client_send_buffer_bytes: int = 8 * MIB
     """Replies that a client has not read; beyond it streams wait, at twice as much the client is cut."""
     peer_send_buffer_bytes: int = 16 * MIB
-    """The same between nodes."""
+    """Frames that another node has not read; beyond it what can wait does, at twice as much the link is cut."""
     connections_max: int = 4_096
     """Client connections, also those that have only connected: where there is no room for one more, one of them is
     cut. One in eight of the process's descriptors (`ulimit -n`), 64 at least, is kept for files: beyond that each
@@ -77,7 +77,7 @@ class TlsSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     directory: str = ""
     """Where the files are. They may be replaced while the node runs: new connections use the new ones."""
     warn_days: int = 30
-    """From so many days before one of its certificates ends a node says so once a day, 0: never."""
+    """So many days before one of its certificates ends a node begins to say so, once a day. 0: never."""
 
 
 class AccessSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

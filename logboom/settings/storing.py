@@ -10,11 +10,12 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The parent log."""
 
     heartbeat_ms: int = 30
-    """Between a leader's signs of life."""
+    """Time between a leader's signs of life."""
     election_min_ms: int = 150
     """Shortest silence of a leader after which a follower stands for election."""
     election_max_ms: int = 300
-    """Longest; each follower draws between the two."""
+    """Longest silence of a leader before a follower stands for election; each draws its own between `election_min_ms`
+    and this."""
     election_patience_ms: int = 1_000
     """Followers stretch their timeouts to twice the longest silence of late, but to no more than this. A value at or
     below `election_max_ms` switches the stretching off."""
@@ -27,7 +28,7 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     entry_bytes_max: int = 64 * KIB
     """Routing entries are packed into Raft entries up to this."""
     message_bytes_max: int = 1 * MIB
-    """Entries per append_entries message."""
+    """Bytes of entries that one append_entries message carries, at most."""
     transfer_ms: int = 1_000
     """A leader that is stopped (SIGTERM) first hands leadership over, and gives that up after this time."""
     journal_segment_bytes: int = 16 * MIB
@@ -37,7 +38,7 @@ class RaftSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     redo_bytes_max: int = 48 * KIB
     """A partition's share of a group sync up to this is synced with the journal and not in its own file, 0: never."""
     redo_unsettled_bytes: int = 8 * MIB
-    """Carried by the journal until the partitions' own files are synced."""
+    """With so many bytes carried by the journal the partitions' own files are synced."""
     proposals_max: int = 16_384
     """Requests proposed and not yet committed."""
     unsynced_bytes_max: int = 64 * MIB
@@ -52,11 +53,12 @@ class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Partition logs (AOF)."""
 
     segment_bytes: int = 64 * MIB
-    """A segment file is sealed at this size,"""
+    """A segment file is sealed at this size."""
     segment_records: int = 16 * 1024 * 1024
-    """or at this many records,"""
+    """A segment file is sealed at this many records."""
     segment_ms: int = 604_800_000
-    """or, where `snapshot.retain_log_ms` is set, with what comes so long after its first record, 0: not for that."""
+    """Where `snapshot.retain_log_ms` is set, a segment file is sealed with what comes so long after its first record,
+    0: never for its age."""
     batch_bytes_max: int = 4 * MIB
     """Largest batch; a request's share for one partition is one batch."""
     mixed_bytes_max: int = 16 * KIB
@@ -66,15 +68,15 @@ class LogSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     recent_bytes: int = 4 * MIB
     """Batches of a partition kept in memory until they are committed, and as much until they are applied, 0: none."""
     recent_node_bytes: int = 64 * MIB
-    """The same for a node: with many partitions each gets its share of this."""
+    """`recent_bytes` of all partitions of a node: with many each gets its share of this."""
     page_cache_bytes: int = 256 * MIB
     """Per node: so much of what was written last stays in the page cache, for readers that are close to the end. What
     is older is given back to the system, and read from the disk when somebody asks, 0: the kernel decides."""
     open_files_max: int = 64
-    """Sealed segments kept open per partition, least recently used closed first;"""
+    """Sealed segments kept open per partition, least recently used closed first."""
     open_files_node_max: int = 1_024
-    """in a node with many partitions each gets its share of this, one at least; over all there are no more, and fewer
-    where the process's descriptors (`ulimit -n`) are few."""
+    """Sealed segments kept open on a node: with many partitions each gets its share of this, one at least; fewer where
+    the process's descriptors (`ulimit -n`) are few."""
     reader_lease_ms: int = 60_000
     """What somebody tails is not removed, unless the reader takes nothing for so long."""
 
@@ -83,7 +85,7 @@ class ApplySettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Workers."""
 
     batch_bytes: int = 4 * MIB
-    """Applied in one transaction, at most (one batch more may go over)."""
+    """Bytes applied in one transaction, at most (one batch more may go over)."""
     batches_max: int = 1024
     """Batches applied in one transaction, at most; one that several producers share counts as one for each of them."""
     inline_bytes: int = 16 * KIB
@@ -101,13 +103,14 @@ class ApplySettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unsaved_ms: int = 5_000
     """Longest time until effects are saved: a crash repeats less than twice that, many times faster."""
     unsaved_node_bytes: int = 256 * MIB
-    """Both for a node: with many partitions that have state each gets its share of this, at least 64 KiB."""
+    """`unsaved_bytes` and `replay_bytes` of all partitions of a node: with many that have state each gets its share of
+    this, at least 64 KiB."""
     retry_initial_ms: int = 50
-    """First pause after a failed apply; doubles,"""
+    """First pause after a failed apply; each further one is twice as long."""
     retry_max_ms: int = 2_000
-    """up to this."""
+    """Longest pause between two attempts to apply."""
     retry_attempts_max: int = 8
-    """Then the partition is paused."""
+    """After so many failed attempts the partition is paused."""
     kv_map_bytes: int = 64 * 1024 * MIB
     """Address space of one partition's LMDB, less with more than a thousand partitions; disk is used as needed."""
     producers_max: int = 65_536
@@ -124,19 +127,19 @@ class SnapshotSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields
 
     log_bytes: int = 2 * GIB
     """A snapshot is due when so much was applied since the last, and as much as the last set is large (what is kept in
-    `log` partitions for ever counts a sixteenth there), 0: not for that;"""
+    `log` partitions for ever counts a sixteenth there). 0: never for that."""
     entries: int = 1_000_000
-    """or when so many routing entries were committed since, 0: not for that;"""
+    """A snapshot is due when so many routing entries were committed since the last, 0: never for that."""
     age_ms: int = 3_600_000
-    """or, if anything was, after this time, 0: not for that."""
+    """A snapshot is due so long after the last, if anything was committed since, 0: never for that."""
     keep: int = 2
     """Sets kept, at least 2. Logs are compacted to the last but one: whoever is given the last can go on from there."""
     retain_bytes: int = 64 * MIB
     """Of a partition with state: payload kept below what is compacted, for readers (in whole segments)."""
     retain_log_bytes: int = 0
-    """Of a `log` partition, whose records are kept nowhere else: payload kept, 0: whatever its size;"""
+    """Of a `log` partition, whose records are kept nowhere else: payload kept, 0: whatever its size."""
     retain_log_ms: int = 0
-    """and for how long records are kept, 0: for ever. Whole segments go, when logs are compacted."""
+    """Of a `log` partition: how long records are kept, 0: for ever. Whole segments go, when logs are compacted."""
     bytes_per_s: int = 64 * MIB
     """How fast a snapshot is written, and fetched from another node."""
     hold_ms: int = 21_600_000
@@ -157,6 +160,6 @@ class ScrubSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bytes_per_s: int = 16 * MIB
     """How fast it reads."""
     pause_ms: int = 21_600_000
-    """Between two passes over everything; the first comes so long after a start, at most a minute. 0: never."""
+    """Time between two passes over everything; the first comes so long after a start, at most a minute. 0: never."""
     stall_ms: int = 120_000
     """A state that has given nothing for so long is passed over, until that call of yours returns. 0: never."""

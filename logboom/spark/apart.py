@@ -22,10 +22,10 @@ from logboom.types import MIB
 APART_MAX: Final = 256
 """Logs: of each a batch is held, and a stream is open."""
 HELD_MIN: Final = 256 * MIB
-"""Of these batches there may be so much, or what a task may hold of records so many times:"""
+"""Bytes of the batches that are held; or ``HELD_FETCHES`` times what a task may hold of records, if that is more."""
 HELD_FETCHES: Final = 16
 SHARE: Final = 0.75
-"""Of the time of a request, for the next log to say where it begins: then it is known why none does."""
+"""Share of the time of a request for the next log to say where it begins: then it is known why none does."""
 
 
 class TooLarge(Exception):
@@ -82,7 +82,7 @@ def size_of(item: LogBatch | Voided) -> int:
 async def _of(
     client: Client, share: Share, credit: int, patience: float | None
 ) -> AsyncGenerator[LogBatch | Voided, None]:
-    """Of one log, up to what is at the end of the share. ``patience``: until something comes; then the client's."""
+    """Batches of one log, up to the end of the share. ``patience``: until something comes; then the client's."""
     start, before = share.start, share.start
     while start <= share.end:
         try:

@@ -49,7 +49,7 @@ class SharePartition(InputPartition):  # type: ignore[misc]
 
     share: Share
     span: Span = EVERYTHING
-    """Of global offsets."""
+    """Global offsets that are read of it."""
     history: tuple[str, str] | None = None
     """Of the cluster, which it was planned in."""
 

@@ -28,12 +28,13 @@ class Held:
     gone: dict[int, int] = field(default_factory=dict)
     """By partition, the first offset that it has, where something in front of that is wanted and was removed."""
     passed: dict[int, int] = field(default_factory=dict)
-    """The same, where what was removed lies in front of the global index that is read from."""
+    """By partition, the first offset that it has, where what was removed lies in front of the global index that is read
+    from."""
     behind: set[int] = field(default_factory=set)
     """Partitions whose log ends in front of what is wanted: it says nothing about them."""
 
     def lacks(self, wanted: Iterable[Share]) -> int:
-        """So many of the records that are wanted."""
+        """How many of the records that are wanted it does not have."""
         return sum(self._lacks(share) for share in wanted)
 
     def _lacks(self, share: Share) -> int:

@@ -109,7 +109,7 @@ class Session:
 
     @property
     def block_records(self) -> int:
-        """The same in records."""
+        """How many records for one partition a request to this cluster carries, at most."""
         with self._used() as background:
             return background.client.block_records
 
@@ -199,7 +199,7 @@ def _patiently(ahead: _Ahead[T], timeout: float | None, glances: int, hopeless: 
 
 
 class _Ahead(Generic[T]):
-    """Between the loop, which fetches, and the thread that takes."""
+    """What has come of a stream, between the loop, which fetches, and the thread that takes."""
 
     def __init__(self, size: Callable[[T], int], bytes_max: int, loop: asyncio.AbstractEventLoop) -> None:
         self._size = size

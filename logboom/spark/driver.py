@@ -26,7 +26,7 @@ _TYPES: Final = {kind.__name__: kind for kind in BY_CODE.values()}
 _RAISED: Final = re.compile(r"logboom\.errors\.(\w+): (.*)")
 _REMEMBERED_MAX: Final = 1024
 _fingerprints: dict[tuple[str, ...], tuple[int, str]] = {}
-"""By write id and cluster: the same name may be two writes to two of them."""
+"""Of writes that were made here, by write id and cluster: one name may be two writes, to two clusters."""
 _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -109,7 +109,7 @@ def barrier(report: Report, *, timeout: float = 60.0, level: str = "applied", sc
 
 
 def _with_key(df: DataFrame, key: str | None) -> DataFrame:
-    """With the column that is to be the key by that name. Raises InvalidRequest."""
+    """The frame, with the column that is to be the key by that name. Raises InvalidRequest."""
     if key is None or key == "key":
         return df
     if key not in df.columns:

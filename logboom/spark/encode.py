@@ -50,7 +50,7 @@ class Columns:
         return sum(int(each.nbytes) for each in (self.payloads, self.keys, self.headers) if each is not None)
 
     def copied(self) -> Columns:
-        """Without what it was made of: of Spark's batches all columns are one buffer."""
+        """Rows without what they were made of: of Spark's batches all columns are one buffer."""
 
         def own(column: Any) -> Any:
             return None if column is None else pa.concat_arrays([column, column[:0]])

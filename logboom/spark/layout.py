@@ -98,7 +98,7 @@ def is_headers(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """In any of Arrow's layouts."""
+    """A column of text, in any of Arrow's layouts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 

@@ -35,7 +35,7 @@ class StreamOffset:
     since_global: int = 0
     """Records with a lower global offset are passed over."""
     tasks_min: int = 0
-    """Of the batch that ends here."""
+    """Least tasks of the batch that ends here."""
     cluster: str | None = None
     """None: of a release that did not say it."""
     lineage: str = ""

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from logboom.client.attempts import TIMEOUT_S_MAX
-from logboom.client.cluster import parse_endpoints
+from logboom.client.pool import parse_endpoints
 from logboom.errors import InvalidRequest
 from logboom.records import KEY_BYTES_MAX
 from logboom.types import GIB, MIB, Level, Scope
@@ -78,7 +78,7 @@ ID_RANGE: Final = re.compile(r"^\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?$")
 WHOLE: Final = re.compile(r"^\s*0*([0-9]{1,19})\s*$")
 DURATION: Final = re.compile(r"^\s*([0-9]{1,12})\s*(ms|s|m|min|h|d)?\s*$")
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-"""As Spark has them."""
+"""Units of time as Spark writes them."""
 WHOLE_MAX: Final = 2**63 - 1
 TIMEOUT_MS_MAX: Final = TIMEOUT_S_MAX * 1000
 PARTITIONS_MAX: Final = 1 << 20
@@ -100,7 +100,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Of the sink. ``write_id`` None: one is made for this run."""
+    """Options of the sink. ``write_id`` None: one is made for this run."""
 
     target: Target
     partitions: tuple[int, ...] | None = None
@@ -136,9 +136,9 @@ class ReadOptions:
     start: int | Mapping[int, int] = EARLIEST
     end: int | Mapping[int, int] = LATEST
     start_time_ms: int | None = None
-    """In place of ``start``: since 1970."""
+    """A time to begin at, in place of ``start``: since 1970."""
     end_time_ms: int | None = None
-    """In place of ``end``."""
+    """A time to end at, in place of ``end``."""
     start_global: int = 0
     end_global: int | None = None
     fail_on_data_loss: bool = True

@@ -140,7 +140,7 @@ class Progress:
 
 
 def lost(partition_id: int, position: int, first: int) -> IndexCompacted:
-    """It was removed."""
+    """The error for what is wanted, and was removed."""
     return IndexCompacted(
         f"partition {partition_id}: offset {position} is gone, {first} is the first that is held; failOnDataLoss=false "
         "goes on there",

@@ -30,7 +30,8 @@ LOOK_AGAIN_S: Final = 0.05
 EMPTY_PASSES: Final = 5
 """After so many without a batch nodes are asked where their logs begin: mostly one is a moment behind."""
 SPILL_AFTER_S: Final = 5.0
-"""In all: a node waits twice as long for whoever takes nothing, at least. Tasks that are quick write no file."""
+"""How long a task is waited for, in all, before what it does not take goes into a file: a node waits at least twice as
+long. Tasks that are quick have none."""
 
 
 def read_state(options: ReadOptions, share: Share, names: Sequence[str], session: Session) -> Iterator[pa.RecordBatch]:

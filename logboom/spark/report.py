@@ -38,13 +38,13 @@ log: Final = logging.getLogger("logboom.spark")
 LEVELS: Final = {"committed": "ordered", "durable": "durable", "applied": "applied"}
 
 WHY_MAX: Final = 2_000
-"""Characters of what Spark says:"""
+"""Characters of what Spark says that are kept."""
 WHY_FIRST: Final = 300
-"""so many of them from its beginning, the others from its end, where Python has the reason."""
+"""Characters of these from its beginning; the others are from its end, where Python has the reason."""
 FRAMES: Final = re.compile(r"^\tat .*\n?", re.MULTILINE)
-"""Of Java's stacks, which Spark may put behind that."""
+"""Lines of Java's stacks, which Spark may put behind that."""
 MIXED: Final = "mixed"
-"""In the report of an earlier batch that stays: what ``Went`` says by that name."""
+"""How ``Went.mixed`` is called in a report: that of an earlier batch, which stays where a commit fails."""
 FORM: Final = "crc-"
 """How fingerprints are made; those of another form say nothing of rows."""
 
@@ -193,7 +193,7 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
 
 
 def leave(path: str, report: Report) -> None:
-    """For whoever looks there. Raises InvalidRequest, outcome ``applied``."""
+    """Write a report for whoever looks there. Raises InvalidRequest, outcome ``applied``."""
     try:
         _leave(path, {"report": _portable(report)})
     except OSError as error:
@@ -204,7 +204,7 @@ def leave(path: str, report: Report) -> None:
 
 
 def leave_error(path: str, error: LogboomError, **kept: Any) -> None:
-    """In place of a report."""
+    """Write an error in place of a report."""
     try:
         _leave(path, {"error": error.to_wire(), **kept})
     except OSError as full:  # what went wrong before says more

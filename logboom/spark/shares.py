@@ -13,24 +13,20 @@ from typing import Final, NamedTuple, Self
 
 from logboom.client import Client
 from logboom.errors import (
-    DeadlineExceeded,
     IndexCompacted,
     InvalidRequest,
     NoSuchPartition,
     PartitionDestroyed,
-    Unavailable,
     Voided,
 )
 from logboom.spark.connection import Session
+from logboom.spark.ends import check_node, marks
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions, ids_shown
 from logboom.spark.times import Looks, offsets_from
-from logboom.types import Watermark
 
 log: Final = logging.getLogger("logboom.spark")
 HIGHEST: Final = (1 << 63) - 1
 ASK_AGAIN_S: Final = 0.05
-OPENED_S: Final = 2.0
-"""For partitions to be open where they are asked for, before a stream goes on without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ class Merged:
 
 def state_shares(options: ReadOptions, session: Session) -> list[Share]:
     """One per partition that has keys, or that is named. Raises NoSuchPartition, InvalidRequest, Unavailable."""
-    _check_node(options, session)
+    check_node(options, session)
     session.refresh(at_least=options.at_global, node=options.node)
     machines = session.run(lambda client: client.state_machines())
     known = session.run(lambda client: client.partitions())
@@ -171,52 +167,6 @@ def without(merged: Merged, partitions: Collection[int], options: ReadOptions, s
     parts, ends = _last_held(parts, options, session)
     high = max((int(b.global_index) for b in ends.values()), default=0)
     return Merged(Span(merged.span.low, min(merged.span.high, high)), parts)
-
-
-def marks(options: ReadOptions, session: Session, *, opened: bool = False) -> list[Watermark]:
-    """Of those partitions that the options name, or all that users see, as far as there are any now.
-
-    The leader's, with every committed record, or the node's asked. They are asked for by name: one that is being opened
-    where they are asked for is waited for, not left out, and one that nobody wants keeps nobody from the others.
-    ``opened``: after a while it is left out, with a line in the log.
-    """
-    patience = min(OPENED_S, options.target.request_timeout_ms / 1000 / 2) if opened else None
-    _check_node(options, session)
-    node, wanted = options.node, _wanted(options)
-    while True:
-        # Whoever believes that somebody leads may be wrong, and not know yet what was created or committed since.
-        session.refresh(node=node)
-        shown = session.run(lambda client: client.partitions())
-        asked = [p for p in shown if wanted is None or p in wanted]
-        if not asked:
-            return []
-        try:
-            return session.run(partial(_marks, asked, node, patience))
-        except NoSuchPartition:  # since it was said to be there
-            continue
-        except (Unavailable, DeadlineExceeded) as error:
-            if not opened:
-                raise
-            wanted_now, found = frozenset(asked), session.run(partial(_marks_of_opened, node))
-            found = [mark for mark in found if mark.partition_id in wanted_now]
-            log.warning("%d of %d partitions are read: %s", len(found), len(asked), error)
-            return found
-
-
-async def _marks(partitions: Sequence[int], node: str | None, timeout: float | None, client: Client) -> list[Watermark]:
-    return await client.watermarks(partitions, node=node, linearizable=node is None, timeout=timeout)
-
-
-async def _marks_of_opened(node: str | None, client: Client) -> list[Watermark]:
-    return await client.watermarks(node=node, linearizable=node is None, opened=node is None)
-
-
-def _wanted(options: ReadOptions) -> frozenset[int] | None:
-    """Those that the options name; None: all."""
-    if options.partitions is None:
-        return None
-    offsets = (options.start, options.end)
-    return frozenset(options.partitions).union(*(each for each in offsets if isinstance(each, Mapping)))
 
 
 def living(session: Session) -> frozenset[int]:
@@ -387,13 +337,6 @@ def _chosen(options: ReadOptions, known: Sequence[int], *, every: Sequence[int])
     if passed:
         raise InvalidRequest(f"there are offsets of partition {passed[0]}, which is none of the option partitions")
     return chosen
-
-
-def _check_node(options: ReadOptions, session: Session) -> None:
-    if options.node is not None and ":" not in options.node:
-        members = session.run(lambda client: client.members())
-        if options.node not in members:
-            raise InvalidRequest(f"option node takes a node's id or address; {options.node!r} is none of {members}")
 
 
 def _asked(offsets: int | Mapping[int, int], partition: int, default: int) -> int:

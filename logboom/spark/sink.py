@@ -46,11 +46,11 @@ REQUESTS_MAX: Final = 1024
 """Under way at once per task: each takes about 15 KiB of its memory, however little it carries."""
 FINE: Final = frozenset((Status.OK, Status.NOT_FOUND))
 PATIENCE: Final = 0.5
-"""Of the time of a request that a rate holds up: so long it stands in line at a node."""
+"""Share of the time of a request that it stands in line at a node, where a rate holds it up."""
 
 
 class Went(NamedTuple):
-    """Where the batches of a stream went."""
+    """Into which cluster and history the batches of a stream went."""
 
     query: str
     """Empty: the last of them had no tasks, and nobody has said it."""
@@ -81,11 +81,11 @@ class WritePlan:
     block_bytes_max: int = BLOCK_BYTES_MAX
     """Less for a cluster that does not take so much."""
     block_records_max: int = RECORDS_MAX
-    """So for one that does not take so many."""
+    """Fewer for a cluster that does not take so many."""
     sort_bytes_max: int | None = None
     """Rows are numbered in an order of their own, and a task holds no more than this of them; None: as they come."""
     went: Went | None = None
-    """Of a stream, what its report says of the batches before; None: nothing."""
+    """What the report of a stream says of the batches before; None: nothing, or it is no stream."""
 
 
 class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
@@ -120,7 +120,7 @@ class TaskReport(msgspec.Struct, frozen=True, array_like=True):
     lineage: str = ""
 
     def encode(self) -> bytes:
-        """As it travels to the driver."""
+        """The report as it travels to the driver."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
@@ -244,7 +244,7 @@ class _Sent:
 
     @property
     def has_landed(self) -> bool:
-        """It was answered, and not with an error."""
+        """The request was answered, and not with an error."""
         answer = self.answer
         return answer.done() and not answer.cancelled() and answer.exception() is None
 
@@ -255,7 +255,7 @@ class _Sent:
         return answer.done() and not answer.cancelled() and _is_late(answer.exception())
 
     def named(self, task: int) -> str:
-        """For whoever looks for them."""
+        """Its rows, for whoever looks for them."""
         rows = self.block.count
         last, alone = self.first + rows, self.block.keys()[0] if rows == 1 else b""
         which = f"row {last}" if rows == 1 else f"rows {self.first + 1} to {last}"

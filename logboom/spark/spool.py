@@ -25,7 +25,7 @@ log: Final = logging.getLogger("logboom.spark")
 DIRECTORIES: Final = "SPARK_LOCAL_DIRS"
 """Where Spark has its tasks keep what does not fit into memory; an environment variable of its workers."""
 HEAD: Final = struct.Struct("<QIII")
-"""Of a block in the file: global index, how many records, bytes of metadata, of data."""
+"""What stands in front of each block in the file: global index, how many records, bytes of metadata, of data."""
 
 Block = tuple[int, RecordBlock]
 

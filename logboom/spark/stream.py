@@ -36,11 +36,12 @@ from logboom.spark.batch import (
     task_reports,
 )
 from logboom.spark.connection import session
+from logboom.spark.ends import STILL, LeftOut, marks
 from logboom.spark.offsets import StreamOffset, advance, shares_between
 from logboom.spark.options import EARLIEST, LATEST, ReadOptions, WriteOptions
 from logboom.spark.read import LOOK_AGAIN_S, read_log
 from logboom.spark.report import finish, same_as_before, went_before
-from logboom.spark.shares import Span, check_in_log, first_asked, history, living, marks
+from logboom.spark.shares import Span, check_in_log, first_asked, history, living
 from logboom.spark.sink import WritePlan
 from logboom.spark.times import offsets_from
 
@@ -48,8 +49,6 @@ log: Final = logging.getLogger("logboom.spark")
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 EPOCH_MAX: Final = 0xFFFFFFFF
-STILL: Final = frozenset(("paused", "damaged", "lost"))
-"""Partitions that stand still, until somebody does something about it."""
 
 
 class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -75,8 +74,8 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; ``start`` if there is nothing to read."""
         known = StreamOffset.from_json(start)
-        # One that does not open keeps no stream from the others; of a run that is to end there, it is to be read, too.
-        self._ends = self._now(opened=self._until is None)
+        # One that cannot be shown keeps no stream from the others; a run that is to end there waits for what moves.
+        self._ends = self._now(LeftOut.HIDDEN if self._until is None else LeftOut.STILL)
         ends, here = self._ends, self._here()
         known.check(*here)
         self._check_ends(known)
@@ -130,7 +129,7 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What there is now is all that this run reads."""
-        self._until = self._settled()
+        self._until = self._settled(LeftOut.STILL)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch: decided by the two offsets alone. Raises LineageMismatch for another history's."""
@@ -155,24 +154,21 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         rows = sum(max(0, end - known.next.get(p, 1)) for p, end in ends.items())
         return rows < least and self._planned is not None and time.monotonic() < self._planned + delay_s
 
-    def _now(self, *, opened: bool = False) -> dict[int, int]:
-        """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode.
-
-        ``opened``: see ``marks``.
-        """
-        seen = marks(self._options, reached(self._options.target), opened=opened)
+    def _now(self, left_out: LeftOut = LeftOut.NOTHING) -> dict[int, int]:
+        """The ends (exclusive) of what is applied: committed, and synced on a majority in either mode."""
+        seen = marks(self._options, reached(self._options.target), left_out=left_out)
         found = [m for m in seen if self._chosen(m.partition_id)]
         self._logged = {int(m.partition_id): int(m.log_index) for m in found}
         self._still = {int(m.partition_id) for m in found if m.state in STILL}
         return {int(m.partition_id): int(m.applied_index) + 1 for m in found}
 
-    def _settled(self) -> dict[int, int]:
+    def _settled(self, left_out: LeftOut = LeftOut.NOTHING) -> dict[int, int]:
         """The same, once whoever leads has applied all that was committed before this call.
 
         One that has come to lead just now has all that the one before had applied, and may have applied less of it.
         Of a partition that stands still, or is not applied within ``requestTimeoutMs``, it is what is applied by then.
         """
-        ends, committed = self._now(), self._logged
+        ends, committed = self._now(left_out), self._logged
         late = time.monotonic() + self._options.target.request_timeout_ms / 1000
         while self._options.node is None:  # one that is named may be behind whatever it says
             behind = [p for p, last in committed.items() if ends.get(p, last + 1) <= last and p not in self._still]
@@ -184,7 +180,7 @@ class LogboomStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
                 )
                 break
             time.sleep(LOOK_AGAIN_S)
-            ends = self._now()
+            ends = self._now(left_out)
         return ends
 
     def _chosen(self, partition_id: int) -> bool:

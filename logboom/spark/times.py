@@ -16,7 +16,7 @@ T = TypeVar("T")
 PROBES_MAX: Final = 16
 """Partitions that are asked at once."""
 ANSWERED_S: Final = 0.5
-"""For a look at a log, before another node is asked for it; longer each time."""
+"""For a node to answer a look at a log, before another one is asked; longer each time."""
 GONE: Final = -1
 """The time of what was removed: older than anything."""
 VOID: Final = 1 << 63

@@ -320,11 +320,18 @@ def _is_index_of(raw: bytes, begun: bytes) -> bool:
     return bool(offset != SEGMENT_HEADER_BYTES or begun[at : at + DIGEST_BYTES] == digest)
 
 
-def _was_being_made(file: File, header: bytes, partition_id: PartitionId, ordinal: int) -> bool:
-    """A crash before the header was synced: a part of it at most, and nothing behind it was ever promised."""
-    whole = pack_segment_header(partition_id, ordinal=ordinal, first_index=int(file.path.name[:20]))
+def was_being_made(path: Path, header: bytes, partition_id: PartitionId, ordinal: int) -> bool:
+    """Of a newest segment: a crash before its header was synced left a part of it at most.
+
+    Then nothing behind it was ever promised; only zeros are there.
+    """
+    whole = pack_segment_header(partition_id, ordinal=ordinal, first_index=int(path.name[:20]))
     begun = header.rstrip(b"\0")
-    if begun == whole.rstrip(b"\0") or not whole.startswith(begun):
+    return begun != whole.rstrip(b"\0") and whole.startswith(begun)
+
+
+def _was_being_made(file: File, header: bytes, partition_id: PartitionId, ordinal: int) -> bool:
+    if not was_being_made(file.path, header, partition_id, ordinal):
         return False
     rest = file.read(offset=len(header), length=file.size())
     return only_zeros(rest)

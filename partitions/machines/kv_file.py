@@ -284,7 +284,10 @@ def _sync_names(directory: Path) -> None:
 
 def _check_size(path: Path) -> bool:
     """A truncated LMDB file kills the process when it is touched (SIGBUS): find out before. False: nothing is there."""
-    size = path.stat().st_size if path.exists() else 0
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:  # nothing else: what cannot be looked at may be whole
+        return False
     if size == 0:
         return False
     with path.open("rb") as file:
@@ -313,8 +316,9 @@ def _keep_to_ourselves(directory: Path) -> None:
 def _reserve(directory: Path) -> None:
     """LMDB writes to its lock file through a map: a page that has no room on the disk kills the process (SIGBUS)."""
     path = directory / "lock.mdb"
-    if path.exists() and path.stat().st_blocks * 512 >= LOCK_BYTES:
-        return  # and perhaps open: to close it once more would give up its locks
+    with suppress(FileNotFoundError):
+        if path.stat().st_blocks * 512 >= LOCK_BYTES:
+            return  # and perhaps open: to close it once more would give up its locks
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
         try:

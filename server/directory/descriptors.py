@@ -15,17 +15,17 @@ from partitions.log.log import PartitionLog
 from server.world.world import World
 
 FILES_EACH: Final = 4
-"""Of a partition, open for as long as it lives: of `kv` a state, which is three, and a segment; of `log` it is less."""
+"""Files of a partition that are open while it lives: of `kv` three of its state, and a segment; of `log` fewer."""
 FILES_OF_STATE: Final = 3
-"""Of those."""
+"""How many of ``FILES_EACH`` are of a state."""
 FILES_SPARE: Final = 64
-"""For snapshots, links, whatever is open for a moment."""
+"""Descriptors that no partition gets: they are for snapshots, links, whatever is open for a moment."""
 FILES_KEPT: Final = 24
-"""For the same, where a partition is created already, and is to be opened."""
+"""As ``FILES_SPARE``, where a partition is created already, and is to be opened."""
 
 
 class Descriptors:
-    """One node's."""
+    """Whether this process has file descriptors for more partitions of its node."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Descriptors:
         return self._lacking(FILES_SPARE + FILES_EACH * more)
 
     def waits(self, more: int) -> str | None:
-        """The same of partitions that are created, and to be opened: fewer are kept."""
+        """Why so many that are created cannot be opened; None: they can. Fewer descriptors are kept from them."""
         return self._lacking(FILES_KEPT + FILES_EACH * more)
 
     def one_left(self) -> bool:
@@ -58,7 +58,7 @@ class Descriptors:
         return self._are_left(FILES_KEPT + 1)
 
     def room(self) -> int | None:
-        """For so many more there are enough; None: any number."""
+        """How many more partitions there are descriptors for; None: any number."""
         left = self._world.files_left()
         return None if left is None else max(0, left - FILES_SPARE - self._unopened() - self._closed()) // FILES_EACH
 
@@ -67,7 +67,7 @@ class Descriptors:
         return self._are_left(FILES_SPARE)
 
     def _are_left(self, wanted: int) -> bool:
-        """So many, beside the segments that logs will open."""
+        """Whether so many descriptors are left, beside those for segments that logs will open."""
         none_left = self._world.no_files_left
         return none_left(wanted + len(self._logs)) is None or none_left(wanted + self._unopened()) is None
 

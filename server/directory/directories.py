@@ -122,7 +122,8 @@ def refuse_former(disk: Disk, directory: Path) -> None:
         why = str(error)
     raise WrongNode(
         f"{directory} is from before others voted, and its node led alone with it. {FORMER} says why: {why}. To start "
-        f"with it all the same, remove {FORMER}, too"
+        f"with it all the same, remove {FORMER}, too. Where only a restore called that was tried elsewhere under this "
+        f"cluster's id (without --as-cluster), stop that one, and remove {FORMER}"
     )
 
 

@@ -43,7 +43,7 @@ class Intent:
         self._disk.replace_file(self._path, sealed({"global_index": global_index}))
 
     def read(self) -> GlobalLogIndex | None:
-        """None: nothing is to be installed. Raises CorruptData."""
+        """The set that was intended; None: nothing is to be installed. Raises CorruptData."""
         if not self._disk.exists(self._path):
             return None
         raw, path = self._disk.read_file(self._path), str(self._path)
@@ -76,7 +76,7 @@ def restore_state(
     partition_id: PartitionId,
     machine: Machine,
     *,
-    moved: Callable[[], None] = lambda: None,
+    moved: Callable[[], None],
 ) -> None:
     """Fill a machine that lags behind the set, or is empty. Raises CorruptData, ValueError where it took nothing.
 

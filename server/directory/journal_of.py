@@ -24,7 +24,7 @@ OF: Final = "of"
 
 
 class JournalOf:
-    """Of one journal. Blocking."""
+    """The file that says of which data directory a journal is. Blocking."""
 
     def __init__(self, disk: Disk, journal: Path) -> None:
         self._disk = disk
@@ -47,7 +47,7 @@ class JournalOf:
         self._disk.replace_file(self._path, encode(own))
 
     def say_nothing(self) -> None:
-        """Until it says something else. Durable on return."""
+        """It says no directory's id, until ``say``. Durable on return."""
         if self._disk.exists(self._path):
             self._disk.remove(self._path)
             self._disk.sync_directory(self._path.parent)

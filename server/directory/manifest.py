@@ -21,11 +21,11 @@ from logboom.types import DurabilityMode, NodeId, is_lineage
 from raftlog.entries.voids import Void
 
 FORMAT_VERSION: Final = 4
-"""Of another history than the first. 1 was a file called identity.json, with neither a checksum nor the rest."""
+"""The format that says a lineage. 1 was a file called identity.json, with neither a checksum nor the rest."""
 BEFORE_LINEAGE: Final = 3
-"""Written in a cluster's first history, once something was declared void."""
+"""The format that is written in a cluster's first history, once something was declared void."""
 BEFORE_VOIDS: Final = 2
-"""Written as long as nothing was."""
+"""The format that is written as long as nothing was declared void."""
 
 
 class VoidBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one node's data directory."""
+    """What one node's data directory is: whose, and what it holds."""
 
     node: str
     cluster: str
@@ -57,9 +57,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: tuple[Kind, ...]
     """From partition 0 on."""
     voids: tuple[VoidBatch, ...] = ()
-    """The last ones."""
+    """The last of what was declared void."""
     lineage: str | None = ""
-    """Of the history that the data are of; empty: the cluster's first. None: a node that joins, and has met nobody."""
+    """The history of the cluster that the data are of; empty: its first. None: a node joins, and has met nobody."""
 
     @staticmethod
     def of(node: NodeId, cluster: ClusterSettings, *, joins: bool = False) -> Manifest:
@@ -82,9 +82,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return BEFORE_LINEAGE if self.voids else BEFORE_VOIDS
 
     def with_voids(self, voids: Iterable[Void]) -> Manifest:
-        """That says what was declared void."""
+        """The same manifest, which says what was declared void."""
         rows = (
-            VoidBatch(v.partition_id, v.first_index, v.last_index, v.digest.hex(), v.global_index, v.applied)
+            VoidBatch(
+                partition=v.partition_id,
+                first_index=v.first_index,
+                last_index=v.last_index,
+                digest=v.digest.hex(),
+                global_index=v.global_index,
+                applied=v.applied,
+            )
             for v in voids
         )
         return msgspec.structs.replace(self, voids=tuple(rows))

@@ -13,7 +13,7 @@ import structlog
 
 from dispatcher.pipeline.rooms import Opened, Progressed
 from dispatcher.upkeep.compaction import removes
-from dispatcher.upkeep.rebuilding import Lacks, Rebuilt, Remade
+from dispatcher.upkeep.rebuilding import Rebuilt, Remade, SetNeeded
 from logboom.errors import ConfigError, CorruptData, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
 from logboom.state_machine import Machine
@@ -75,7 +75,7 @@ class PartitionRooms:
         """Of those that were not: one trial of each at a time, which may not end."""
         self._users: dict[str, Offload] = {}
         """Threads of users' state machines."""
-        self.lacking: dict[PartitionId, Lacks] = {}
+        self.lacking: dict[PartitionId, SetNeeded] = {}
         """Partitions whose state is gone, and why nothing here makes it anew; as found at the start."""
         self.logs: dict[PartitionId, PartitionLog] = {}
         self.machines: dict[PartitionId, Machine] = {}
@@ -86,7 +86,7 @@ class PartitionRooms:
         self._apply: dict[PartitionId, ApplySettings] = {}
         self._fresh_logs: dict[PartitionId, PartitionLog] = {}
         self._fresh: dict[PartitionId, Opened] = {}
-        """Opened off the loop."""
+        """Partitions that were opened off the loop, and have no worker yet."""
         self._descriptors = Descriptors(world, self.logs, self.destroyed, self._stateless, lambda: self._shelf.count)
         self._shelf = Shelf(settings.log.open_files_node_max, may_keep=self._descriptors.to_spare)
 
@@ -381,7 +381,7 @@ class PartitionRooms:
                 raise
             log.exception("state_machine_not_opened", partition=partition_id, state_machine=name, error=repr(error))
             story = f"partition {partition_id}: its state machine {name!r} cannot be opened here: {error!r}"
-            return Rebuilt(AbsentMachine(story), Lacks(story, to_be_fetched=False))
+            return Rebuilt(AbsentMachine(story), SetNeeded(story, to_be_fetched=False))
 
     def _open_machine(self, partition_id: PartitionId, directory: Path) -> Machine:
         return open_machine(

@@ -27,7 +27,10 @@ ADVICE: Final = ". Move the data directory away, and start its node with an empt
 
 
 class Refills:
-    """Of one data directory. ``fatal`` is told what the disk refuses while the node runs."""
+    """The file that says up to where a node has to be fed before it leads.
+
+    ``fatal`` is told what the disk refuses while the node runs.
+    """
 
     def __init__(
         self, disk: Disk, directory: Path, *, offload: Offload, fatal: Callable[[BaseException], None]

@@ -39,7 +39,7 @@ REJOIN: Final = "rejoin.json"
 ASIDE: Final = "journal.damaged-"
 """A directory each; the highest number is the newest. They are the operator's to remove."""
 WITHIN: Final = "damaged-"
-"""The same within the journal's own directory, where that cannot be moved: a file system is mounted on it."""
+"""What ``ASIDE`` is within the journal's own directory, where that cannot be moved: a file system is mounted on it."""
 NO_MAJORITY: Final = (
     "without this node's vote one or two voters have no majority: unless one leads already, nothing helps but to "
     "restore a backup (`logboom restore`) or, of two, to begin again with the other (`logboom recover`): this one goes "
@@ -59,7 +59,7 @@ class RejoinDue(LogboomError):
 
 
 class Memory:
-    """Of one data directory: the file that says that this node has forgotten what it promised, and which time it is."""
+    """The file of a data directory that says that its node has forgotten what it promised, and which time it is."""
 
     def __init__(self, disk: Disk, directory: Path, random_bytes: Callable[[int], bytes]) -> None:
         self._disk = disk
@@ -68,7 +68,7 @@ class Memory:
         self._path = directory / REJOIN
 
     def token(self) -> bytes | None:
-        """None: nothing was forgotten, or that is over. A file that is damaged still says that it is not."""
+        """Which time it is; None: nothing was forgotten, or that is over. A damaged file says that it is not over."""
         if not self._disk.exists(self._path):
             return None
         try:

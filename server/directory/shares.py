@@ -60,7 +60,7 @@ def later_apply_share(settings: ApplySettings, partitions: int) -> ApplySettings
 
 
 def later_log_share(settings: LogSettings, partitions: int) -> LogSettings:
-    """The same of the memory for recent batches."""
+    """The share of a partition that is created later in the memory for recent batches."""
     return log_share(settings, LATER * partitions)
 
 

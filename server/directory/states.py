@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from dispatcher.upkeep.rebuilding import Lacks, Rebuilt
+from dispatcher.upkeep.rebuilding import Rebuilt, SetNeeded
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
 from logboom.state_machine import Machine
 from logboom.types import NUMBER_MAX, GlobalLogIndex, PartitionId
@@ -41,7 +41,7 @@ LOADING: Final = "state.loading"
 """Half of a set opens at NOWHERE, as a state does that has nothing: no log may be applied to it."""
 
 LeadsTo = Callable[[int, int], bool]
-"""The journal does to what was cut at this Raft index, in this term."""
+"""Whether the journal leads to what was cut at this Raft index, in this term."""
 
 
 def anywhere(_index: int, _term: int) -> bool:
@@ -67,7 +67,7 @@ class States:
         self.moves = 0
         """Entries that were loaded: whether a machine takes any."""
         self._lock = threading.Lock()
-        """For the next, of several threads: one may be in a call that does not return."""
+        """For ``_retired``, which several threads change: one may be in a call that does not return."""
         self._retired: list[Machine] = []
         """Damaged, and open while somebody may look into them; and what was made and has not taken its place yet."""
 
@@ -224,7 +224,7 @@ class States:
         most: int | None = None,
         void: Void | None = None,
     ) -> Rebuilt:
-        refused: Lacks | None = None
+        refused: SetNeeded | None = None
         for meta in self._candidates(partition_id, needed, most, installing, leads_to):
             try:
                 self._load(meta, partition_id, machine)
@@ -239,7 +239,7 @@ class States:
             except Exception as error:  # a machine of a user: other nodes may never have to load it
                 log.exception("state_not_loaded", partition=partition_id, global_index=meta.global_index)
                 story = f"partition {partition_id}: its state machine cannot load a snapshot: {error!r}"
-                refused = refused or Lacks(story, meta.global_index)
+                refused = refused or SetNeeded(story, meta.global_index)
                 machine = self._begun_anew(partition_id, machine)
             else:
                 return Rebuilt(machine, None)
@@ -248,10 +248,10 @@ class States:
             return Rebuilt(machine, None)
         if void is not None and needed == void.last_index:
             why = f"partition {partition_id}: states have what the batch up to {needed} did, which is void by now, and"
-            lacks = Lacks(f"{why} there is no snapshot from behind it", GlobalLogIndex(void.global_index - 1))
+            lacks = SetNeeded(f"{why} there is no snapshot from behind it", GlobalLogIndex(void.global_index - 1))
         else:
             why = f"partition {partition_id}: the log begins at {needed + 1}, and there is no snapshot to begin with"
-            lacks = Lacks(why)
+            lacks = SetNeeded(why)
         return Rebuilt(machine, refused or lacks)
 
     def _begun_anew(self, partition_id: PartitionId, half: Machine) -> Machine:

@@ -9,7 +9,7 @@ from logboom.types import PRODUCER_ID_BYTES, GlobalLogIndex, PartitionLogIndex
 
 THERE: Final = Position(PartitionLogIndex(1), GlobalLogIndex(1))
 SEALED: Final = {bytes(range(1, PRODUCER_ID_BYTES + 1)): b"of a trial"}
-"""What it keeps for its node."""
+"""Meta entries that a trial has its machine keep for its node."""
 
 
 def carry_over(one: Machine, other: Machine) -> None:

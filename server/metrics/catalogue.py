@@ -14,7 +14,7 @@ Type = Literal["gauge", "counter", "histogram"]
 
 
 class Metric(NamedTuple):
-    """One. ``name`` without the prefix; a counter's ends with ``_total``."""
+    """One metric. ``name`` is without the prefix; a counter's ends with ``_total``."""
 
     name: str
     type: Type

@@ -43,17 +43,17 @@ class Watched:
     client_traffic: Traffic
     peer_traffic: Traffic
     fsyncs: Callable[[], dict[str, Counted]]
-    """By kind of file; of a world that counts them."""
+    """How long syncs took, by kind of file; of a world that counts them."""
     certificates: Callable[[], dict[str, float]]
-    """When those of each file end."""
+    """When the certificates of each file end."""
     log_lines_lost: Callable[[], int]
-    """Of this process."""
+    """Lines of its log that this process has lost."""
     upkeep_still_s: Callable[[], float]
     """How long the thread of snapshots has been in one place."""
     spans: Callable[[], tuple[int, int]]
-    """Exported, and dropped."""
+    """Spans exported, and dropped."""
     installs: int
-    """Of this process."""
+    """Times that this process has made the node anew."""
 
 
 @dataclass(slots=True)

@@ -38,13 +38,13 @@ BYTES_PER_S: Final = 64 << 20
 
 
 class NotAsked(NamedTuple):
-    """Of a log, what those that answered do not have."""
+    """A part of a log that those nodes which answered do not have."""
 
     partition: int
     first_index: int
     last_index: int
     nodes: Mapping[str, str]
-    """That did not, and why; empty: it is lost on all that were to be asked, or so those said that know of it."""
+    """Who did not answer, and why; empty: it is lost on all that were to be asked, or so those said that know of it."""
 
 
 class Done(NamedTuple):
@@ -54,12 +54,12 @@ class Done(NamedTuple):
     node: str
     """Whom it was copied from last."""
     bytes: int
-    """Of states that were copied now."""
+    """Bytes of states that were copied now."""
     batches: int
-    """Of logs that were copied now."""
+    """Batches of logs that were copied now."""
     log_bytes: int
     sets: int
-    """Complete ones in the directory."""
+    """Complete sets in the directory."""
     not_asked: Sequence[NotAsked] = ()
     """What is not in it, and may be on nodes that did not answer, or turn up. The next backup asks for it again."""
 
@@ -132,7 +132,7 @@ def _begun(disk: Disk, directory: Path) -> list[GlobalLogIndex]:
 
 
 class _Copy:
-    """Of one set."""
+    """Copies one set, and the logs up to it."""
 
     def __init__(
         self,

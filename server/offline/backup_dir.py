@@ -50,13 +50,13 @@ from snapshots.meta import SetMeta
 from snapshots.store import NAME, SnapshotStore
 
 FORMAT: Final = 2
-"""Of another history than the cluster's first; 1 has no lineage in it."""
+"""The format of a directory of another history than the cluster's first; 1 has no lineage in it."""
 FIRST_LINEAGE: Final = 1
 INDEX: Final = "backup.json"
 LOGS: Final = "logs"
 LOCK: Final = "lock"
 FILE_BYTES: Final = 32 << 20
-"""Of batches in one file, about."""
+"""Bytes of batches in one file, about."""
 OURS: Final = re.compile(rf"{INDEX}(\.new)?|{LOGS}|{LOCK}|{re.escape(LOST_AND_FOUND)}")
 NOTE: Final = re.compile(rf"[0-9]{{20}}{re.escape(NOTHING)}")
 KEPT_IN_LOGS: Final = "log"
@@ -70,13 +70,13 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raft_index: int
     created_ms: int
     bytes: int
-    """Of its states."""
+    """Bytes of its states."""
     digest: str
     """BLAKE3-128 of its states, in hexadecimal."""
 
     @staticmethod
     def of(meta: SetMeta) -> Kept:
-        """As in the list."""
+        """A set as backup.json lists it."""
         return Kept(meta.global_index, meta.raft_index, meta.created_ms, meta.states_bytes, meta.states_digest.hex())
 
 

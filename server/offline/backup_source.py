@@ -16,9 +16,9 @@ from snapshots.meta import SetMeta
 T = TypeVar("T")
 
 PIECE_S: Final = 10.0
-"""Of one request; then another node is asked."""
+"""How long a node may take to answer one request; then another one is asked."""
 FAILURES_MAX: Final = 10
-"""In a row, before the backup is given up, or what nobody else has of a log left out."""
+"""So many requests may fail in a row; then the backup is given up, or what nobody else has of a log left out."""
 PAUSE_S: Final = 0.5
 SILENT_AGAIN_S: Final = 60.0
 """Whoever was waited for in vain is asked for what others have lost no more often: there may be thousands of that."""
@@ -29,11 +29,11 @@ class Standing(NamedTuple):
 
     partitions: frozenset[int]
     chosen: dict[int, tuple[str | None, bool | None]]
-    """What was set of partitions: ack, and linearizable."""
+    """What was set of partitions, by id: `ack`, and `linearizable`."""
 
     @staticmethod
     def in_set(meta: SetMeta) -> Standing:
-        """As a set knows it."""
+        """What a set knows of it."""
         chosen = ParentState.decode(meta.parent).chosen
         return Standing(
             frozenset(each.partition_id for each in meta.partitions),
@@ -60,11 +60,11 @@ class Source:
         self._silent: dict[str, str] = {}
         """Whoever was waited for in vain, and why."""
         self._silent_at = 0.0
-        """When that was, last."""
+        """When somebody of ``_silent`` was last waited for in vain."""
         self.unheard: dict[str, str] = {}
         """Who did not say what he has of the last piece of a log, of which the others have nothing, and why."""
         self.most_heard = True
-        """Those are less than half of the members."""
+        """Those in ``unheard`` are less than half of the members."""
 
     def find(self, sets: Sequence[GlobalLogIndex], *, patience: float = 0.0) -> GlobalLogIndex | None:
         """The newest of these sets that a node has, which is asked from now on."""

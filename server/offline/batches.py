@@ -50,7 +50,7 @@ class Span(NamedTuple):
     """Of the batch in front of the first one."""
     last_digest: bytes
     nbytes: int
-    """Of the batches."""
+    """Bytes of the batches."""
     cluster: bytes
     """``raftlog.journal.journal.cluster_hash`` of its id."""
 
@@ -126,13 +126,13 @@ def span_of(raw: bytes, *, path: Path) -> Span:
     count, first, last, before, digest, nbytes, cluster = rest
     return Span(
         PartitionId(partition),
-        count,
-        PartitionLogIndex(first),
-        PartitionLogIndex(last),
-        before,
-        digest,
-        nbytes,
-        cluster,
+        batches=count,
+        first_index=PartitionLogIndex(first),
+        last_index=PartitionLogIndex(last),
+        before_digest=before,
+        last_digest=digest,
+        nbytes=nbytes,
+        cluster=cluster,
     )
 
 

@@ -12,7 +12,7 @@ from logboom.errors import IncompatibleVersion, LogboomError
 from server.offline.looking import Unreadable
 
 Progress = Callable[[str, int, int], None]
-"""Told what is looked at, and how many bytes of how many are done."""
+"""Is told what is looked at, and how many bytes of how many are done."""
 REBUILD: Final = (
     "this node must not go on with it: where the other voters are a majority of themselves, move its directory away, "
     "start it with an empty one, and it begins anew; else restore the cluster from a backup"
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Report:
-    """Of one directory."""
+    """What was looked at in one directory, and what was found."""
 
     path: Path
     kind: str

@@ -36,9 +36,9 @@ from snapshots.meta import decode as decode_set
 
 Row = dict[str, Any]
 Inspected = tuple[Row, list[Row]]
-"""About the whole, and row by row."""
+"""What a file says: about the whole, and row by row."""
 CLUSTER: Final = slice(8, 20)
-"""Cluster hash in a journal's base."""
+"""Where the cluster's hash is in a journal's base."""
 CLUSTER_IN_SEGMENT: Final = slice(16, 28)
 STATES: Final = ".states"
 

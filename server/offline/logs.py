@@ -24,8 +24,10 @@ from partitions.log.segment import (
     scan,
     segment_names,
     segment_ordinal,
+    was_being_made,
 )
 from ports.disk import Disk
+from ports.zeros import only_zeros
 from raftlog.entries.entry import Route
 from raftlog.entries.parent_state import Tail
 from server.offline.findings import REBUILD, Report
@@ -40,7 +42,7 @@ TERM_BITS: Final = 0xFFFFFFFF
 
 @dataclass
 class _Check:
-    """Of one partition."""
+    """What is known of one partition while its log is looked at."""
 
     disk: Disk
     directory: Path
@@ -51,7 +53,7 @@ class _Check:
     """Digests of batches that were declared void: nothing has to be in their place."""
     report: Report
     places: Columns = field(default_factory=Columns)
-    """Up to the base, and still here."""
+    """Places of batches up to the base, as far as compaction has left them."""
     found: bytearray = field(default_factory=bytearray)
     """Per row of ``places``: it is where it has to be."""
     wanted: dict[tuple[int, bytes], bytes | None] = field(default_factory=dict)
@@ -84,7 +86,7 @@ def check_log(
 
     Adds to ``report``; returns the first index that the log still has.
     """
-    check = _Check(disk, directory, partition_id, carried, void, report, installing=installing)
+    check = _Check(disk, directory, partition_id, carried=carried, void=void, report=report, installing=installing)
     names = segment_names(disk.list(directory))
     if tail.last_index or (not journal and disk.exists(directory / PLACES)):
         _read_places(check, tail if journal else None)
@@ -221,11 +223,12 @@ def _segment(check: _Check, path: Path, *, sealed: bool) -> None:
         report.error(path, error, REFETCHED)
         return
     report.read("logs", len(raw))
-    if not sealed and raw == bytes(len(raw)):
+    header = raw[:SEGMENT_HEADER_BYTES]
+    if not sealed and was_being_made(path, header, check.partition_id, ordinal) and only_zeros(raw, len(header)):
         report.note(path, "its header was never written", "nothing: the next start writes it")
         return
     try:
-        check_segment_header(raw[:SEGMENT_HEADER_BYTES], check.partition_id, ordinal=ordinal, path=path)
+        check_segment_header(header, check.partition_id, ordinal=ordinal, path=path)
     except DamagedHeader as error:
         lost = error
     except (CorruptData, IncompatibleVersion) as error:

@@ -48,7 +48,7 @@ class Recovered(NamedTuple):
     data_dir: str
     last_term: int
     last_index: int
-    """Of the Raft log, in which its own last entry comes first if ``done``."""
+    """Of the Raft log's last entry; if ``done``, that is the one by which this node goes on alone."""
     committed_index: int
     """What is in front of it was committed for sure; behind it, perhaps."""
     voters: tuple[str, ...]
@@ -63,7 +63,7 @@ class Recovered(NamedTuple):
 
 
 def recover(settings: Settings, *, act: bool, world: OfflineWorld | None = None) -> Recovered:
-    """Of the stopped node that ``settings`` describe; nothing is changed without ``act``.
+    """Have the stopped node that ``settings`` describe go on alone; without ``act`` only look what it has.
 
     Raises WrongNode for what is not its data directory, InvalidRequest for a node from which nothing can begin,
     CorruptData, IncompatibleVersion, ConfigError when it runs.
@@ -102,7 +102,7 @@ def _looked_at(
 
 
 class _Node:
-    """One data directory."""
+    """The data directory of the node that is to go on alone."""
 
     def __init__(
         self,
@@ -163,9 +163,17 @@ class _Node:
         own = self._manifest.node
         gone = self._known.removed if done else tuple(node for node in self._known.ids if node != own)
         return Recovered(
-            own, str(self._path), term, index, self.journal.base_index, self._known.voters, gone,
-            self._manifest.lineage or "", tuple(meta.global_index for meta in self._ahead), done,
-        )  # fmt: skip
+            node=own,
+            data_dir=str(self._path),
+            last_term=term,
+            last_index=index,
+            committed_index=self.journal.base_index,
+            voters=self._known.voters,
+            gone=gone,
+            lineage=self._manifest.lineage or "",
+            sets_ahead=tuple(meta.global_index for meta in self._ahead),
+            done=done,
+        )
 
     def recover(self) -> Recovered:
         """The journal last: a crash before leaves a node that nobody talks to, and that cannot lead. Then again."""

@@ -55,9 +55,9 @@ class Restored(NamedTuple):
     data_dir: str
     global_index: int
     bytes: int
-    """Of states."""
+    """Bytes of states."""
     batches: int
-    """Of logs."""
+    """Batches of logs."""
     lineage: str
     """Of the history that begins here: the same for whoever restores this set."""
     left_out: Sequence[tuple[int, int, int]] = ()
@@ -178,7 +178,7 @@ def _check_empty(disk: Disk, target: Path) -> None:
 
 
 class _Restore:
-    """Into one directory, which is empty."""
+    """Makes one node's data directory, which is empty, from a set."""
 
     def __init__(
         self,

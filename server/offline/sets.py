@@ -14,7 +14,7 @@ from snapshots.states import verify_states
 from snapshots.store import SnapshotStore
 
 Owner = tuple[str, str | None]
-"""Cluster, and which history of it."""
+"""A cluster, and which history of it."""
 
 
 def check_sets(disk: Disk, directory: Path, *, owner: Owner | None, advice: str, report: Report) -> list[SetMeta]:

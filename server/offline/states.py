@@ -28,7 +28,7 @@ DATA: Final = "data.mdb"
 
 
 class Saved(NamedTuple):
-    """Of one partition: what its machine says, or what is wrong with it."""
+    """What the machine of one partition says of its saved state, or what is wrong with that."""
 
     position: Position | None
     entries: int
@@ -36,7 +36,7 @@ class Saved(NamedTuple):
 
 
 def is_there(disk: Disk, directory: Path) -> bool:
-    """Anything was ever saved there."""
+    """Whether anything was ever saved there."""
     return disk.exists(directory / DATA) or disk.exists(directory / CHECKPOINT)
 
 

@@ -81,7 +81,7 @@ def verify(path: Path, progress: Progress = silent) -> Report:
 
 
 class _Node:
-    """One data directory."""
+    """Looks at all of one data directory."""
 
     def __init__(self, disk: LookingDisk, path: Path, report: Report) -> None:
         self._disk = disk

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 60.0
 AGAIN_S: Final = 86_400.0
-"""Between two warnings of the same certificate."""
+"""Seconds between two warnings of the same certificate."""
 DAY_S: Final = 86_400.0
 _PEM: Final = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END", re.DOTALL)
 """By each of the names that TLS knows them by. What is behind a trusted one's certificate says nothing of its end."""
@@ -32,28 +32,31 @@ _NEXT_CENTURY: Final = 50
 
 
 class Certificates:
-    """Of one node; None for the directory: it has none."""
+    """When the certificates in a node's directory end; an empty name of it: there are none."""
 
     def __init__(self, directory: str, node_id: str, *, warn_days: int, clock: Clock) -> None:
         self._directory, self._node_id = directory, node_id
         self._warn_s = warn_days * DAY_S
         self._clock = clock
         self._warned: dict[str, tuple[float, float]] = {}
-        """File to the end of its certificate, and when that was said."""
+        """By file: the end of its certificate, and when that was said."""
         self._timer: asyncio.TimerHandle | None = None
         self.ends: dict[str, float] = {}
-        """File to seconds since 1970; without those that cannot be read."""
+        """By file: seconds since 1970; without those that cannot be read."""
 
     def start(self) -> None:
         """Look, and again and again."""
         if self._directory:
-            self.look()
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.start)
+            self._tick()
 
     def stop(self) -> None:
         """No more."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _tick(self) -> None:
+        self.look()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def look(self) -> None:
         """Read them, and warn of what ends soon. Blocks for a few small files."""

@@ -11,7 +11,7 @@ EVERY_S: Final = 0.25
 
 
 class LoopLag:
-    """Of the running loop, from ``start`` to ``stop``."""
+    """How late timers of the running loop are, from ``start`` to ``stop``."""
 
     def __init__(self) -> None:
         self.seconds = Buckets(SECONDS)

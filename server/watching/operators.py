@@ -26,21 +26,21 @@ from server.watching.stacks import stacks
 
 BEHIND_SHOWN_MAX: Final = 8
 WAITING: Final = "waiting"
-"""Its role until the log has it."""
+"""The role of a node until the log has it."""
 NO_VOTE_YET: Final = ("rejoining", str(Role.JOINING))
 """Whoever replaces nodes one after the other has to wait for it: without the next one a majority may be away."""
 FORMATS_MAX: Final = 8
 """Ways to ask for metrics that are told apart; the rest get plain text."""
 
 ANYBODY: Final = ("/healthz", "/readyz")
-"""Asked by whatever restarts nodes, or sends clients to them."""
+"""Paths that are asked for by whatever restarts nodes, or sends clients to them."""
 STACKS: Final = "/debug/stacks"
 Answer = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Pages = Mapping[str, Answer]
 
 
 class Operators:
-    """One node's. ``respond`` is what an HTTP server calls."""
+    """What one node tells its operators over HTTP. ``respond`` is what an HTTP server calls."""
 
     def __init__(self, watched: Watched, offload: Offload) -> None:
         self._watched = watched

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 FLUSH_S: Final = 1.0
 BATCH: Final = 512
 POST_S: Final = 3.0
-"""For a connection to be made; and for all of a batch to be sent and answered over it."""
+"""Seconds for a connection to be made; and for all of a batch to be sent and answered over it."""
 CLOSE_S: Final = 5.0
 """For what is under way and what is left, when the node stops. A collector may take for ever, byte by byte."""
 KIND_INTERNAL, KIND_SERVER = 1, 2

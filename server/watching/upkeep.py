@@ -31,7 +31,7 @@ MEANWHILE: Final = {
 
 @dataclass(slots=True)
 class _Thread:
-    """As it was found the last time."""
+    """Where a thread was found the last time, and since when."""
 
     place: Place
     since: float
@@ -39,7 +39,7 @@ class _Thread:
 
 
 class Upkeep:
-    """Of one node."""
+    """Looks now and then whether the threads for long work of one node move."""
 
     def __init__(self, places: Callable[[], Mapping[str, Place]], clock: Clock) -> None:
         """``places``: where the threads are, by name; not of those that have nothing to do."""
@@ -52,13 +52,16 @@ class Upkeep:
 
     def start(self) -> None:
         """Look, and again and again."""
-        self.look()
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.start)
+        self._tick()
 
     def stop(self) -> None:
         """No more."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _tick(self) -> None:
+        self.look()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def look(self) -> None:
         """Where are they?"""

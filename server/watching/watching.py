@@ -31,7 +31,10 @@ PROBE_S: Final = 2.0
 
 
 class Watching:
-    """One node's. Made before the node's parts, which count into it; ``start`` is told of them."""
+    """Metrics, traces and the operators' port of one node.
+
+    Made before its parts, which count into it; ``start`` is told of them.
+    """
 
     def __init__(self, settings: Settings, node_id: NodeId, world: World, tls: certs.Tls | None) -> None:
         self._settings = settings

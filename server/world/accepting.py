@@ -25,9 +25,9 @@ from server.world.crowd import Crowd, address_of
 log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 64
-"""Taken in during one turn of the loop."""
+"""How many connections are taken in during one turn of the loop."""
 AGAIN_S: Final = 0.5
-"""After accepting failed: for want of memory, or of descriptors, which others have taken."""
+"""Seconds until it is tried again to accept: for want of memory, or of descriptors, which others have taken."""
 TOLD_S: Final = 10.0
 """Refusals are logged at most so often."""
 CLOSE_S: Final = 1.0

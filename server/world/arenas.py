@@ -34,7 +34,7 @@ def share_arenas() -> bool:
 
 
 class Lists:
-    """LMDB's, of the files that are opened in this process."""
+    """Where LMDB's lists of pages lie, of the files that are opened in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

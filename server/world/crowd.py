@@ -12,11 +12,11 @@ from ipaddress import IPv6Address
 from typing import Any, Final
 
 NETWORK_BYTES: Final = 8
-"""Of an IPv6 address: a machine has as many of them as it wants within these."""
+"""So much of an IPv6 address counts: a machine has as many addresses as it wants that begin alike."""
 
 
 def address_of(peer: Any) -> str:
-    """Of whom ``accept`` tells, as they are counted."""
+    """The address of whom ``accept`` tells, as such are counted."""
     host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
     if ":" not in host:
         return host
@@ -26,20 +26,20 @@ def address_of(peer: Any) -> str:
 
 
 class Crowd:
-    """Of one port, on the loop."""
+    """Who is connected to one port, from where, and who goes for others. On the loop."""
 
     def __init__(self, *, per_address: int = 0) -> None:
         """``per_address``: so many from one of them, 0: any number."""
         self.open: dict[Any, None] = {}
-        """From its opening to its end."""
+        """Each connection, from its opening to its end."""
         self._per_address = per_address
         self._from: dict[Any, str] = {}
         self._counts: dict[str, int] = {}
         self._strangers: dict[str, dict[Any, Callable[[], None]]] = {}
-        """By address, the oldest first: how to cut it."""
+        """Who has not introduced himself, by address, the oldest first: how to cut him."""
 
     def __len__(self) -> int:
-        """That have been let in; those that were cut count no more."""
+        """How many have been let in; those that were cut count no more."""
         return len(self._from)
 
     def comes(self, one: Any, address: str, cut: Callable[[], None]) -> None:

@@ -26,6 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 IOV_MAX: Final = 1024
 PAGE: Final = 4096
+NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 ADVICE: Final = {Advice.SOON: os.POSIX_FADV_WILLNEED, Advice.DONE: os.POSIX_FADV_DONTNEED}
 
 
@@ -36,7 +37,7 @@ for a small write waits for no bookkeeping."""
 
 
 def _begins_syncs() -> Callable[[int, int, int, int], int] | None:
-    """Of Linux; it sets ctypes' errno."""
+    """Linux's call for it, which sets ctypes' errno; None elsewhere."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
     if call is not None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -65,7 +66,7 @@ class Syncs:
         return told
 
     def snapshot(self) -> dict[str, Counted]:
-        """By kind of file."""
+        """How long syncs took, by kind of file."""
         with self._lock:
             journal, aof = self._by_suffix[".journal"], self._by_suffix[".log"]
             return {"journal": journal.snapshot(), "aof": aof.snapshot(), "other": self._others.snapshot()}
@@ -105,9 +106,9 @@ class OsFile:
         self._told = -1
         """So far ``_page_cache`` knows of what was written here; -1: nothing was."""
         self._end = 0
-        """Of what was written."""
+        """Where what was written ends."""
         self._durable = 0
-        """Of what was synced."""
+        """Where what was synced ends."""
         self._dirty = True
         """Something may have been written, by an earlier process too, that is not synced."""
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -276,6 +277,17 @@ def _depth(path: Path) -> int:
     return len(path.parts)
 
 
+def _is_there(path: Path) -> bool:
+    """From Python 3.14 on ``Path.exists`` says "not there" whatever the disk answers: of a journal that is not read."""
+    try:
+        os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        if error.errno not in NOT_THERE:
+            raise
+        return False
+    return True
+
+
 class OsDisk:
     """The operating system's file system."""
 
@@ -295,7 +307,7 @@ class OsDisk:
 
     def exists(self, path: Path) -> bool:
         """See Disk."""
-        return path.exists()
+        return _is_there(path)
 
     def list(self, directory: Path) -> list[str]:
         """See Disk."""
@@ -313,7 +325,7 @@ class OsDisk:
             for each in (path, *path.parents):
                 if each in missing:
                     break
-                if each.exists():
+                if _is_there(each):
                     unsure.add(each)
                     break
                 if each.is_symlink():

@@ -28,7 +28,7 @@ ALWAYS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 CUT_S: Final = 1.0
-"""Whoever has been refused has so long to read why."""
+"""Seconds that whoever has been refused has to read why."""
 
 
 class _Connection(asyncio.Protocol):

@@ -21,7 +21,7 @@ STDERR_AGAIN: Final = "/proc/self/fd/2"
 class _Line(NamedTuple):
     raw: bytes
     lost: int
-    """Lines in front of it."""
+    """Lines that were left out in front of this one."""
 
 
 class Lines:
@@ -29,7 +29,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.lost = 0
-        """Since the start."""
+        """Lines left out since the start."""
         self.queue_bytes = 0
         self.told: Callable[[int], str] = lambda lost: f"{lost} log lines were lost\n"
         """What is said of lines that were left out."""
@@ -42,7 +42,7 @@ class Lines:
         self._failed = 0
         """Lines that could not be written; the writer's."""
         self._torn = False
-        """The last one in part."""
+        """The last line was written in part."""
         self._ending = False
         self._thread: threading.Thread | None = None
 
@@ -57,7 +57,7 @@ class Lines:
             self._thread = thread
 
     def write(self, text: str) -> int:
-        """One line, or some."""
+        """Queue one line, or some."""
         raw = text.encode("utf-8", "backslashreplace")
         if self._thread is None:
             self._put(raw)
@@ -75,7 +75,7 @@ class Lines:
         return len(text)
 
     def flush(self) -> None:
-        """As far as anybody may wait for it, it is."""
+        """Nothing: lines are on their way, and nobody may wait for them."""
 
     def ending(self) -> None:
         """The process is about to end: what is said from now on finds room."""

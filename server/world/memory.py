@@ -14,7 +14,7 @@ FILES: Final = {"": ("", ("memory.max", "memory.high")), "memory": ("memory", ("
 
 
 def taken_bytes() -> int:
-    """Without mapped files (states are): the system takes such pages back as soon as it wants them."""
+    """Memory of this process without mapped files (states are): the system takes their pages back as it likes."""
     _, resident, mapped, *_ = Path("/proc/self/statm").read_bytes().split()
     return (int(resident) - int(mapped)) * os.sysconf("SC_PAGE_SIZE")
 

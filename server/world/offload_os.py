@@ -43,7 +43,7 @@ class ThreadOffload:
         self._workers, self._name = workers, name
         self._pool = self._begun()
         self._given_up: list[_Pool] = []
-        """Whose threads may come back."""
+        """Pools that were given up on, whose threads may come back."""
 
     def _begun(self) -> _Pool:
         workers, name = self._workers, self._name
@@ -90,7 +90,7 @@ class ThreadOffload:
 
 
 OWN: Final = ("dispatcher", "logboom", "partitions", "ports", "raftlog", "server", "snapshots")
-"""Packages of this project: those that call what somebody else has written."""
+"""Packages of this project: places in others are in what somebody else has written."""
 
 
 class SlowOffload(ThreadOffload):
@@ -101,7 +101,7 @@ class SlowOffload(ThreadOffload):
         self._thread: int | None = None
         """The one that works, while it does."""
         self._moved = 0
-        """Jobs begun, and naps."""
+        """How many jobs were begun, and naps taken: see ``Place.mark``."""
 
     def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """See Offload."""

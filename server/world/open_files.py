@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 AGE_S: Final = 0.1
-"""So old a count may be, as long as there are plenty."""
+"""Seconds after which they are counted anew, as long as there are plenty."""
 SHARE: Final = 20
-"""Or so many times as long as it took, which is 1 to 2 us for each that is open: a twentieth of the time at most."""
+"""And after so many times as long as counting took (1 to 2 us for each): it takes a twentieth of the time at most."""
 PLENTY: Final = 8
-"""This part of the limit, left beside what is asked for."""
+"""There are plenty where this part of the limit is left beside what is asked for."""
 
 
 def count_open() -> int:
@@ -26,7 +26,7 @@ def count_open() -> int:
 
 
 class OpenFilesCount:
-    """The process's. Any thread."""
+    """How many descriptors the process has open, as counted lately. Any thread."""
 
     def __init__(
         self, *, count: Callable[[], int] = count_open, monotonic: Callable[[], float] = time.monotonic

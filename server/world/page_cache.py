@@ -33,7 +33,7 @@ class _Place(NamedTuple):
 
 
 class PageCache:
-    """Of a disk's files, the newest ``keep_bytes``. Any thread."""
+    """Keeps the newest ``keep_bytes`` of a disk's files in the page cache, and gives back the rest. Any thread."""
 
     def __init__(self, keep_bytes: int) -> None:
         self._keep_bytes = keep_bytes

@@ -27,7 +27,7 @@ class Holder(Protocol):
 
 
 class Unread:
-    """Of one port. Connections that hold nothing are not known here, and cost nothing."""
+    """How much the connections of one port hold. Those that hold nothing are not known here, and cost nothing."""
 
     def __init__(self, bytes_max: int, now: Callable[[], float]) -> None:
         """``bytes_max`` 0: any number; ``now`` in seconds."""
@@ -39,7 +39,7 @@ class Unread:
         """Never less than what is held."""
 
     def note(self, holder: Holder, held: int) -> None:
-        """So much is what it holds now."""
+        """It holds so much now."""
         self.bytes += held - self._held.pop(holder, 0)
         if held:
             self._held[holder] = held

@@ -33,7 +33,7 @@ from server.world.open_files import OpenFilesCount
 
 OFFLOAD_THREADS = 4
 SAVE_THREADS = 2
-"""Their syncs would stand in the way of those that commits wait for."""
+"""So few: their syncs would stand in the way of those that commits wait for."""
 OTHERWISE: Final = "slow"
 SETS: Final = "snapshot"
 SCRUBBING: Final = "scrub"

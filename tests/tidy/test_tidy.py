@@ -66,6 +66,18 @@ def test_invariants_survive_optimisation() -> None:
     assert not asserts, "python -O strips these: use ports.invariant.invariant"
 
 
+def test_a_docstring_belongs_to_one_name() -> None:
+    """One that goes on below the next name cannot be read alone: as a row of docs/configuration.md, say."""
+    open_ended = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules(*PRODUCTION)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if node.value.value.rstrip().endswith((",", ";", ":"))
+    ]
+    assert not open_ended
+
+
 def test_nothing_executes_what_it_reads() -> None:
     found = [
         f"{name}:{node.lineno} {module}"
@@ -103,6 +115,19 @@ def test_cores_take_time_and_chance_from_ports() -> None:
                     taken.append(f"{owner}.{node.attr}")
             found += [f"{name}:{getattr(node, 'lineno', 0)} {what}" for what in taken]
     assert not found
+
+
+def test_what_is_there_is_not_asked_of_paths() -> None:
+    """From Python 3.14 on ``Path.exists`` takes whatever a disk answers for "not there"."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules("ports", *CORES, "server", "logboom")
+        if name.split("/")[0] != "logboom" or name == "logboom/certs.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not (node.args or node.keywords)
+        if node.func.attr == "exists"
+    ]
+    assert not found, "Disk.exists, or Path.stat"
 
 
 @pytest.mark.parametrize("module", ["node", "opening"])

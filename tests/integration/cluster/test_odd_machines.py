@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from logboom import Put, Record, SyncClient
 from logboom.cli.operate import problems
 from logboom.errors import InvalidRequest, LogboomError, NoSuchPartition
+from logboom.spark.batch import view_schema
 from logboom.spark.columns import LOG
 from logboom.spark.connection import session
 from logboom.spark.options import read_options
 from logboom.spark.read import read_log
 from logboom.spark.shares import EVERYTHING, log_shares
+from logboom.spark.stream import LogboomStreamReader
 from logboom.testing import LocalCluster
 from tests.integration.cluster.machines_world import MODULE
 from tests.integration.cluster.snapshots_world import KV
@@ -159,6 +162,8 @@ def test_one_that_stands_still_keeps_nobody_from_the_logs_of_others(tmp_path: Pa
         client.submit(created, Record(b"leave"), wait="committed")
         client.submit(KV, Put(b"k", b"v"), wait="applied")
         wait_for(lambda: client.status()["partitions"][1][6] == "paused")
+        every = read_options({"endpoints": cluster.endpoints}, stream=True)
+        begun = LogboomStreamReader(view_schema("log"), every).initialOffset()
         cluster.restart(cluster.nodes[0])
         wait_for(lambda: [row[6] for row in client.status()["partitions"] if row[0] == created] == ["paused"])
         (mark,) = client.watermarks([KV], linearizable=True)
@@ -171,6 +176,10 @@ def test_one_that_stands_still_keeps_nobody_from_the_logs_of_others(tmp_path: Pa
         found = session(options.target)
         (share,) = log_shares(options, found)
         assert sum(batch.num_rows for batch in read_log(options, share, EVERYTHING, LOG, found)) == 1
+        going, ending = (LogboomStreamReader(view_schema("log"), every) for _ in range(2))
+        ending.prepareForTriggerAvailableNow()
+        for stream in (going, ending):
+            assert stream.latestOffset(begun, ReadAllAvailable())["next"] == {str(KV): 2, str(created): 1}
         found.rest()
 
 

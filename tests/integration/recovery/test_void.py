@@ -14,7 +14,15 @@ from click.testing import CliRunner, Result
 
 from logboom import Add, Put, Record, SyncClient
 from logboom.cli import cli
-from logboom.errors import BarrierBlocked, CorruptData, InvalidRequest, LogboomError, PartitionLost, Voided
+from logboom.errors import (
+    BarrierBlocked,
+    CorruptData,
+    DeadlineExceeded,
+    InvalidRequest,
+    LogboomError,
+    PartitionLost,
+    Voided,
+)
 from logboom.testing import LocalCluster
 from server.offline.verify import verify
 from tests.integration.cluster.machines_world import MODULE
@@ -48,7 +56,7 @@ def flip(cluster: LocalCluster, node: str, *, batch: int, at: int = 140) -> None
 
 def state_of(cluster: LocalCluster, boom: SyncClient, node: str, partition: int) -> str:
     try:
-        rows = boom.status(node=cluster.addresses[node], timeout=2)["partitions"]
+        rows = boom.status(node=cluster.addresses[node], timeout=10)["partitions"]
     except LogboomError:
         return "unreachable"
     return str(next((row[6] for row in rows if row[0] == partition), "recovering"))
@@ -93,6 +101,17 @@ def restart_all(cluster: LocalCluster) -> None:
         cluster.start_node(node)
 
 
+def refusal(boom: SyncClient) -> PartitionLost | None:
+    """What a write is told; None: on a busy machine the last attempt is not answered in time."""
+    try:
+        boom.submit(LOST, Add(b"n", 1), timeout=2)
+    except PartitionLost as error:
+        return error
+    except DeadlineExceeded:
+        return None
+    pytest.fail("it was written")
+
+
 def test_the_others_serve_one_partition_is_lost_and_void_lets_it_run(cluster: LocalCluster) -> None:
     with cluster.client(timeout=30) as boom:
         for number in range(4):
@@ -108,11 +127,10 @@ def test_the_others_serve_one_partition_is_lost_and_void_lets_it_run(cluster: Lo
 
         receipt = boom.submit(WELL, Add(b"n", 1), wait="applied")
         assert boom.get(WELL, b"n") == (5,)
-        with pytest.raises(PartitionLost) as refused:
-            boom.submit(LOST, Add(b"n", 1), timeout=2)
-        assert (refused.value.first_index, refused.value.last_index) == (5, 6)
+        refused = next(filter(None, (refusal(boom) for _ in range(20))))
+        assert (refused.first_index, refused.last_index) == (5, 6)
         with pytest.raises(BarrierBlocked):
-            boom.barrier(receipt.global_index, partitions=[LOST], timeout=5)
+            boom.barrier(receipt.global_index, partitions=[LOST])
         tail = boom.tail(LOST, start=1, follow=True)
         assert [next(tail).first_index, next(tail).first_index] == [1, 3]
         with pytest.raises(CorruptData):
@@ -129,13 +147,13 @@ def test_the_others_serve_one_partition_is_lost_and_void_lets_it_run(cluster: Lo
         boom.submit(LOST, Add(b"n", 1), wait="applied")
         assert boom.get(LOST, b"n") == (4,)
         assert boom.get(LOST, b"k2") is None
+        wait_for(lambda: all_equal(cluster, boom))  # a tail ends with what its node has
         gaps: list[Voided] = []
         assert [b.first_index for b in boom.tail(LOST, on_void=gaps.append)] == [1, 3, 7, 9]
         assert [(gap.first_index, gap.next) for gap in gaps] == [(5, 7)]
         scan = [b.partition_id for b in boom.scan_log(on_void=gaps.append)]
         assert scan.count(LOST) == 4
         assert [(gap.partition_id, gap.first_index, gap.next) for gap in gaps[1:]] == [(LOST, 5, 7)]
-        wait_for(lambda: all_equal(cluster, boom))
 
         kill_all(cluster)
         all_verify(cluster)  # the void is in the journal, behind its base

@@ -35,10 +35,12 @@ def test_partitions_that_were_there_when_an_index_was_ordered(
     assert left_out(target, given, begun=BEGUN, created_at={5: 6}, doomed=doomed) == lacking
     seen = Seen(History(lambda: 0), {}, doomed=doomed, created_at={5: 6})
     seen.all_of("a barrier", target, given)
-    assert not seen.problems, "it may be about to be opened, with nothing in it"
-    seen.history.operations += [SimpleNamespace(partition=5, global_index=7)]  # type: ignore[list-item]
+    assert not seen.last_word(), "it may be about to be opened, with nothing in it"
     seen.all_of("a barrier", target, given)
-    assert bool(seen.problems) is (5 in lacking)  # of a run of which nothing is known
+    # Ordered before, and acknowledged after the answer.
+    seen.history.operations += [SimpleNamespace(partition=5, global_index=7)]  # type: ignore[list-item]
+    assert bool(seen.last_word()) is (5 in lacking)  # of a run of which nothing is known
+    assert len(seen.last_word()) <= 1, "each is said once"
 
 
 def test_what_was_acknowledged_up_to_where_a_scan_went() -> None:

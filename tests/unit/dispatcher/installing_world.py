@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from chaos.sim.disk import SimDisk
-from dispatcher.upkeep.installing import InstallDue, Installing
+from dispatcher.upkeep.installing import Check, InstallDue, Installing
 from dispatcher.upkeep.serving import SnapshotServing
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, NodeId, PartitionId, RaftIndex, Term
@@ -68,7 +69,7 @@ class Wire:
             asyncio.get_running_loop().call_soon(self._deliver, name, peer, frame)
             return True
 
-        return SimpleNamespace(send=send)
+        return SimpleNamespace(send=send, ups=Counter())
 
     def _deliver(self, name: str, peer: str, frame: Frame) -> None:
         if peer not in self.down and peer in self.nodes:
@@ -197,7 +198,7 @@ class Target:
     async def _stop(self) -> None:
         self.compaction.append("stops")
 
-    async def _log_of(self, partition_id: PartitionId, kind: Any, check: Callable[[], None]) -> PartitionLog:
+    async def _log_of(self, partition_id: PartitionId, kind: Any, check: Check) -> PartitionLog:
         return self.log
 
     async def ended(self) -> None:

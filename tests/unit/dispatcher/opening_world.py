@@ -40,7 +40,7 @@ class Slow(Stage):
         self.rebuilding = SimpleNamespace(is_remaking=lambda _: False)
         self.voiding = Voiding(cast(Any, self))
         self.raft.fatal = self.failures.append
-        self.payloads = PartitionPayloads(self.rooms.logs, lambda _: None, self.partitioning.is_gone)
+        self.payloads = PartitionPayloads(self.rooms.logs, lambda _: None, gone=self.partitioning.is_gone)
         self.batch = make(1, NO_DIGEST, [b"x"])
 
     @property

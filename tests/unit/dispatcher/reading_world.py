@@ -63,7 +63,16 @@ class World:
             for p in range(partitions)
         }
 
-    def append(self, partition: int, payloads: Sequence[bytes | Record], *, sync: bool = True, at_ms: int = 0) -> Batch:
+    def append(
+        self,
+        partition: int,
+        payloads: Sequence[bytes | Record],
+        *,
+        sync: bool = True,
+        at_ms: int = 0,
+        is_lost: bool = False,
+    ) -> Batch:
+        """``is_lost``: nobody has it."""
         log, done = self.logs[partition], self.batches.setdefault(partition, [])
         records = [each if isinstance(each, Record) else Record(each) for each in payloads]
         batch = build_batch(
@@ -79,7 +88,7 @@ class World:
             records=RecordBlock.from_records(records),
             previous_digest=done[-1].digest if done else bytes(16),
         )
-        assert log.append(batch)
+        assert log.concede(batch.last_index, batch.digest) if is_lost else log.append(batch)
         done.append(batch)
         self.sync(partition, wanted=sync)
         self.parent.global_index += 1

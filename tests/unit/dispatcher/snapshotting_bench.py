@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from chaos.sim.disk import SimDisk
 from dispatcher.upkeep.due import Due
+from dispatcher.upkeep.set_writing import SetWriting
 from dispatcher.upkeep.snapshotting import Snapshotting
 from logboom.settings import ClusterSettings, SnapshotSettings
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply.apply_counts import ApplyCounts
 from partitions.log.holes import Hole
+from raftlog.entries.lifecycle import Lifecycle
 from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.store import SnapshotStore
@@ -122,6 +125,7 @@ class Bench:
         self.raft: Any = SimpleNamespace(admits=True, propose_control=self.proposed.append, journal=self.journal)
         self.workers = {PartitionId(p): Worker(10 - behind * (p == 0)) for p in range(partitions)}
         self.logs = {p: worker.log for p, worker in self.workers.items()}
+        self.lifecycle = Lifecycle(begun=partitions)
         self.disk = SimDisk(random.Random(0))
         self.store = SnapshotStore(self.disk, Path("/n/snapshots")) if store is None else store
         self.offload = Later()
@@ -150,17 +154,27 @@ class Bench:
             spare_bytes=spare_bytes,
         )
 
-        self.taking = Snapshotting(
+        cluster = ClusterSettings(id="c", partitions=partitions)
+        self.writing = SetWriting(
             settings=self.settings,
-            cluster=ClusterSettings(id="c", partitions=partitions),
+            cluster=cluster,
             lineage=lambda: self.lineage,
             store=self.store,
+            clock=clock,
+            sleep=self.slept.append,
+            spare_bytes=spare_bytes,
+        )
+
+        self.taking = Snapshotting(
+            settings=self.settings,
+            cluster=cluster,
+            store=self.store,
+            writing=self.writing,
             compaction=SimpleNamespace(start=lambda: self.compactions.append(1), close=close),  # type: ignore[arg-type]
             workers=self.workers,  # type: ignore[arg-type]
             raft=self.raft,
             clock=clock,
             offload=self.offload,  # type: ignore[arg-type]
-            sleep=self.slept.append,
             due=self.due,
             completed=self.completed.append,
             kept=self.kept.append,
@@ -168,7 +182,6 @@ class Bench:
             hole_of=self.holes.get,
             give_up=lambda: self.given_up.append(1),
             want=lambda: self.wanted.append(self.now),
-            spare_bytes=spare_bytes,
         )
 
         if store is None:
@@ -186,10 +199,15 @@ class Bench:
         self.counts.bytes += nbytes
         self.counts.reclaimable += nbytes if reclaimable else 0
 
+    def destroy(self, partition: int) -> None:
+        partition_id = PartitionId(partition)
+        self.lifecycle = replace(self.lifecycle, destroyed=self.lifecycle.destroyed | {partition_id})
+        self.taking.ended(partition_id, self.workers.pop(partition_id))  # type: ignore[arg-type]
+
     def cut(self, global_index: int, raft_index: int = 5) -> None:
         tails = {p: Tail(PartitionLogIndex(10), bytes(16), GlobalLogIndex(1)) for p in self.workers}
         self.global_index = global_index
-        parent = ParentState(GlobalLogIndex(global_index), raft_index, tails)
+        parent = ParentState(GlobalLogIndex(global_index), raft_index, tails, lifecycle=self.lifecycle)
         self.taking.cut(raft_index=raft_index, term=1, parent=parent)
 
     def create(self) -> list[Any]:

@@ -44,7 +44,7 @@ async def test_barriers_expire_after_one_that_could_not() -> None:
 async def test_requests_expire_after_one_that_could_not() -> None:
     """From then on no deadline was kept, no snapshot was due, and no progress was told."""
     pending = SimpleNamespace(expire=fails)
-    await goes_on(Pipeline._expire, "_expiry", pending=pending, clock=CLOCK, _expire=lambda: None)
+    await goes_on(Pipeline._tick, "_ticking", pending=pending, clock=CLOCK, _tick=lambda: None)
 
 
 async def test_signals_are_asked_after_they_could_not_be() -> None:

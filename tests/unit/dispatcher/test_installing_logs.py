@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dispatcher.upkeep import installing, serving, sources
+from dispatcher.upkeep.installing import Check
 from logboom.errors import CorruptData
-from logboom.types import NodeId
+from logboom.types import GlobalLogIndex, NodeId, RaftIndex
 from logboom.wire import Frame, Kind
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
@@ -319,6 +319,24 @@ class TestWhoHasIt:
         await given(source, target)
         assert history(target.reopened()) == history(source.log)
 
+    async def test_what_comes_of_another_partition_is_no_answer(self) -> None:
+        """Found by review: that one begins behind this log's end, and so nothing of this log was fetched."""
+        wire, wrong = Wire(), 1
+        source, target = Source("a", wire, big=10), Target(wire)
+
+        def late(frame: Frame) -> Frame:
+            nonlocal wrong
+            if frame.kind is Kind.LOG_CHUNK and wrong:
+                wrong -= 1
+                header = {**frame.header, "partition": P + 1, "rows": [], "first": 1 << 30}
+                return frame._replace(header=header, body=memoryview(b""))
+            return frame
+
+        wire.spoil = late
+        await given(source, target)
+        assert wrong == 0
+        assert history(target.reopened()) == history(source.log)
+
     async def test_one_that_always_gives_nothing_is_given_up(self) -> None:
         wire = Wire()
         source, target = Source("a", wire, big=10), Target(wire)
@@ -372,7 +390,7 @@ async def test_a_log_that_cannot_be_opened_yet_is_not_waited_for_once_the_node_i
     wire = Wire()
     source, target = Source("a", wire), Target(wire)
 
-    async def log_of(_: Any, __: Any, check: Callable[[], None]) -> PartitionLog:
+    async def log_of(_: Any, __: Any, check: Check) -> PartitionLog:
         check()
         target.applied = 77
         check()
@@ -382,3 +400,51 @@ async def test_a_log_that_cannot_be_opened_yet_is_not_waited_for_once_the_node_i
     source.serving.offer(NodeId("t"))
     await target.ended()
     assert (target.ready, target.fatal, target.installing.failed) == ([], [], 0)
+
+
+async def test_one_that_waits_for_files_is_overtaken_by_a_newer_set_and_nothing_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by review: it waited for files of a partition that was destroyed, where a set without it was offered."""
+    wire = Wire()
+    source, target = Source("a", wire), Target(wire)
+    newer, waits, goes_on = GlobalLogIndex(G + 5), asyncio.Event(), asyncio.Event()
+
+    async def log_of(_: Any, __: Any, check: Check) -> PartitionLog:
+        check(stands=True)
+        waits.set()
+        await goes_on.wait()
+        check()
+        check(stands=True)
+        return target.log
+
+    monkeypatch.setattr(target.installing, "_log_of", log_of)
+    source.serving.offer(NodeId("t"))
+    await waits.wait()
+    target.applied, before = 77 - 1, target.applied
+    target.installing._offered(NodeId("a"), newer, target.applied)  # of no use here
+    target.installing._offered(NodeId("a"), G, 77)
+    target.applied = before
+    goes_on.set()
+    await target.ended()
+    assert target.ready == [G]
+
+    target = Target(wire)
+    monkeypatch.setattr(target.installing, "_log_of", log_of)
+    waits.clear()
+    goes_on.clear()
+    source.now += serving.OFFER_AGAIN_S
+    source.serving.offer(NodeId("t"))
+    await waits.wait()
+    source.raft_index = RaftIndex(78)
+    source.set_at(newer)
+    source.now += serving.OFFER_AGAIN_S
+    source.serving.offer(NodeId("t"))
+    await asyncio.sleep(0)
+    goes_on.set()
+    await target.ended()
+    assert (target.ready, target.fatal, target.installing.failed) == ([], [], 0)
+    source.now += serving.OFFER_AGAIN_S
+    source.serving.offer(NodeId("t"))
+    await target.ended()
+    assert target.ready == [newer]

@@ -12,7 +12,6 @@ import pytest
 
 from dispatcher.reading.feeds import REPAIR_S
 from logboom.errors import CorruptData, IndexCompacted, PartitionDestroyed
-from logboom.records import RecordBlock
 from logboom.settings import ReadSettings
 from logboom.types import (
     DurabilityMode,
@@ -20,12 +19,9 @@ from logboom.types import (
     Level,
     PartitionId,
     PartitionLogIndex,
-    ProducerId,
-    Record,
-    Term,
 )
 from logboom.wire import Kind
-from partitions.log.batch import Batch, build_batch
+from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
 from partitions.log.reading import DamagedBatch
@@ -336,24 +332,7 @@ class TestWhatMustNotGoUnnoticed:
 def with_a_hole(world: World) -> Batch:
     """Nobody has the second one, of three that are committed."""
     world.append(0, [b"1"])
-    log, before = world.logs[0], world.batches[0][-1]
-    batch = build_batch(
-        partition_id=PartitionId(0),
-        first_index=before.last_index + 1,
-        term=Term(1),
-        timestamp_ms=2000,
-        producer=ProducerId(bytes(16)),
-        epoch=0,
-        sequence=before.last_index,
-        floor=0,
-        dense=False,
-        records=RecordBlock.from_records([Record(b"late")]),
-        previous_digest=before.digest,
-    )
-    assert log.concede(batch.last_index, batch.digest)
-    world.parent.global_index += 1  # type: ignore[misc,assignment]
-    log.commit(last_index=batch.last_index, digest=batch.digest, global_index=world.parent.global_index, term=Term(1))
-    world.batches[0].append(batch)
+    batch = world.append(0, [b"late"], is_lost=True)
     world.append(0, [b"3"])
     return batch
 
@@ -362,15 +341,19 @@ def with_a_hole(world: World) -> Batch:
 async def test_a_batch_that_turns_up_while_the_scan_waits_in_front_of_it_is_given(follow: bool) -> None:
     """It was taken for void: it had been nowhere when it was looked at. Nothing said that a record was missing."""
     world, client = World(2), Client()
-    batch = with_a_hole(world)
-    begin(world, client, follow=follow, through=0 if follow else 3)
+    world.append(0, [b"1"])
+    world.append(1, [b"2"], sync=False)  # what it waits for
+    batch = world.append(0, [b"late"], is_lost=True)
+    world.append(0, [b"4"])
+    begin(world, client, follow=follow, through=0 if follow else 4)
     await settle(world)
     assert globals_of(client) == [1]
     assert world.logs[0].append(batch)
-    world.sync(0)
-    world.wake(0)
+    for partition in (0, 1):
+        world.sync(partition)
+        world.wake(partition)
     await settle(world)
-    assert globals_of(client) == [1, 2, 3]
+    assert globals_of(client) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("comes", [True, False])

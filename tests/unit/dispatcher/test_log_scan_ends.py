@@ -1,7 +1,10 @@
-"""A scan that ends at a horizon which its own partitions do not reach."""
+"""A scan that ends at a horizon which its own partitions do not reach, or in front of what nobody has."""
 
 from __future__ import annotations
 
+import pytest
+
+from logboom.errors import CorruptData
 from logboom.types import Level
 from tests.unit.dispatcher.log_scan_world import begin, globals_of, settle
 from tests.unit.dispatcher.reading_world import ORDERED, Client, World
@@ -36,3 +39,76 @@ async def test_a_horizon_that_is_committed_and_does_not_show_yet_ends_the_scan()
     await settle(world)
     assert client.ends == [None]
     assert not any(world.wakers.values())
+
+
+def told(client: Client) -> tuple[int, int, int]:
+    (end,) = client.ends
+    assert isinstance(end, CorruptData)
+    return int(end.message.split()[1].rstrip(":")), end.first_index, end.last_index
+
+
+@pytest.mark.parametrize("level", [Level.DURABLE, Level.APPLIED])
+@pytest.mark.parametrize("through", [0, 3, 5])
+async def test_in_front_of_a_batch_that_nobody_has_it_ends_as_a_tail_does(through: int, level: Level) -> None:
+    """Found by review: it stood still without a word, all partitions for one, until an operator declared that void."""
+    world, client = World(3), Client()
+    world.append(0, [b"1"])
+    world.append(1, [b"2"])
+    world.applied = {0: 2, 1: 2, 2: 2}
+    scan = begin(world, client, follow=not through, through=through, level=level, credit=1)
+    await settle(world)
+    assert client.ends == []
+    world.append(0, [b"3", b"4"], is_lost=True)
+    world.append(1, [b"5"])
+    world.append(2, [b"6"])
+    world.applied |= {1: 5, 2: 5}
+    await settle(world)
+    assert globals_of(client) == [1]
+    assert client.ends == [], "what is safe comes first"
+    scan.add_credit(1 << 20)
+    await settle(world)
+    assert globals_of(client) == [1, 2]
+    assert told(client) == (0, 2, 3)
+    assert not any(world.wakers.values())
+    assert world.read_budget.nbytes == 0
+
+
+async def test_where_it_ends_in_front_of_that_it_just_ends() -> None:
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    world.append(0, [b"2"], is_lost=True)
+    begin(world, client)
+    await settle(world)
+    assert (globals_of(client), client.ends) == ([1], [None])
+
+
+@pytest.mark.parametrize("through", [0, 3])
+async def test_what_is_only_not_synced_yet_is_waited_for(through: int) -> None:
+    """Also in front of what nobody has."""
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    world.append(1, [b"2"], sync=False)
+    world.append(0, [b"3"], is_lost=True)
+    begin(world, client, follow=not through, through=through)
+    await settle(world)
+    assert (globals_of(client), client.ends) == ([1], [])
+    world.sync(1)
+    world.wake(1)
+    await settle(world)
+    assert globals_of(client) == [1, 2]
+    assert told(client) == (0, 2, 2)
+
+
+async def test_what_a_state_lacks_that_the_log_has_ends_only_who_waits_for_the_state() -> None:
+    world, ends = World(1), []
+    world.append(0, [b"1"])
+    batch = world.append(0, [b"2"])
+    world.applied = {0: 1}
+    world.hole_of = lambda p: world.logs[p].place_of(batch.last_index, batch.digest)  # type: ignore[method-assign]
+    for level in (Level.DURABLE, Level.APPLIED):
+        client = Client()
+        scan = begin(world, client, follow=True, level=level)
+        await settle(world)
+        ends.append((globals_of(client), [type(end) for end in client.ends]))
+        scan.close()
+    assert ends == [([1, 2], []), ([1], [CorruptData])]

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.partitioning import WAITERS_MAX
 from dispatcher.pipeline.presence import Presence
+from dispatcher.pipeline.subscriptions import Subscriptions
 from dispatcher.pipeline.trials import TRIALS_MAX
 from dispatcher.sessions import admin
 from dispatcher.sessions.session_counts import GATES_MAX, OTHERS, SessionCounts
@@ -38,27 +38,19 @@ def test_a_set_that_is_complete_when_one_of_its_partitions_is_gone_says_nothing_
     assert set(desk.watermarks._snapshot) == set(desk.barriers._snapshotted) == {B}
 
 
-class Followed(Backend):
-    """As much of it as followers of what is applied need."""
-
-    def __init__(self, desk: Desk) -> None:
-        self.watermarks = desk.watermarks
-        self._commit_callbacks = {}
-
-
 def test_who_has_followed_what_is_applied_leaves_nothing_behind() -> None:
     desk = Desk()
-    backend, heard = Followed(desk), list[str]()
+    followed, heard = Subscriptions(desk.watermarks), list[str]()
     for number in range(3):
-        leave = backend.subscribe_applied(A, lambda *_: heard.append("a"))
-        other = backend.subscribe_applied(A, lambda *_: heard.append("b"))
+        leave = followed.to_applied(A, lambda *_: heard.append("a"))
+        other = followed.to_applied(A, lambda *_: heard.append("b"))
         desk.apply(A, 2 * number + 1)
         leave()
         desk.apply(A, 2 * number + 2)
         other()
         other()  # a partition that is destroyed tells its followers, who leave, and are told to
     assert heard == ["a", "b", "b"] * 3  # each once, however often somebody began to listen
-    assert backend._applied_callbacks == {}
+    assert followed._applied == {}
     desk.apply(A, 100)
     assert len(heard) == 9
 

@@ -232,12 +232,12 @@ async def test_but_not_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_nor_is_it_waited_for_longer_than_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    node, asked = Slow(), list[int]()
+    node, asked = Slow(), list[bool]()
 
     async def wait(_: float) -> None: ...
 
-    def check() -> None:
-        asked.append(1)
+    def check(*, stands: bool = False) -> None:
+        asked.append(stands)
         if len(asked) == 3:
             raise Unavailable("it is of no use any more")
 
@@ -247,6 +247,23 @@ async def test_nor_is_it_waited_for_longer_than_it_is_needed(monkeypatch: pytest
     with pytest.raises(Unavailable, match="of no use any more"):
         await node.partitioning.opening.log_of(P, KV, check)
     assert not node.jobs
+    assert all(asked), "it waits for files, and for nothing that goes on"
+    node.partitioning.opening.close()
+
+
+async def test_one_that_is_being_opened_is_no_reason_to_take_a_newer_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, asked = Slow(), list[bool]()
+
+    async def wait(_: float) -> None: ...
+
+    def check(*, stands: bool = False) -> None:
+        asked.append(stands)
+        node.jobs.pop(0)()
+
+    monkeypatch.setattr(opening, "wait", wait)
+    node.partitioning.handed_up(Change(P, P, KV, bytes(16)).fields())
+    assert await node.partitioning.opening.log_of(P, KV, check) is node.rooms.logs[P]
+    assert asked == [False]
     node.partitioning.opening.close()
 
 

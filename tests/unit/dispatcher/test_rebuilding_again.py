@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.pipeline.presence import Presence
-from dispatcher.upkeep.rebuilding import REBUILDS_MAX, WITHIN_S, Lacks, Rebuilding, Rebuilt, Remade
+from dispatcher.pipeline.needed import set_needed
+from dispatcher.upkeep.rebuilding import REBUILDS_MAX, WITHIN_S, Rebuilding, Rebuilt, Remade, SetNeeded
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Position
@@ -55,7 +55,7 @@ class World:
         self.workers: dict[PartitionId, Any] = {P: Worker(10)}
         self.machines: dict[PartitionId, Any] = {P: object()}
         self.made: list[object] = []
-        self.lacks: Lacks | None = None
+        self.lacks: SetNeeded | None = None
         self.wanted: list[str] = []
         self.behind: list[int] = []
         self.fatal: list[BaseException] = []
@@ -178,7 +178,7 @@ async def test_of_a_partition_that_is_destroyed_meanwhile_nothing_stays_open() -
 
 async def test_what_nothing_here_helps_against_is_asked_for() -> None:
     world = World()
-    world.lacks = Lacks("no set")
+    world.lacks = SetNeeded("no set")
     await world.damage("first")
     await world.damage("what is there is of no use")
     assert len(world.made) == 1
@@ -187,17 +187,25 @@ async def test_what_nothing_here_helps_against_is_asked_for() -> None:
     assert world.wanted == ["no set", "no set"]
 
 
-def lacking(lack: Lack | None, *, committed: bool = True) -> Any:
+class Lacking:
     """A node that has applied what is in front of a batch which it has lost; what others say of that."""
-    places = {(5, b"d"): SimpleNamespace(global_index=9)} if committed else {}
-    store = SimpleNamespace(place_of=lambda last_index, digest: places.get((last_index, digest)))
-    lost = [(Route(P, Term(1), PartitionLogIndex(5), b"d"), lack)]
-    return SimpleNamespace(
-        raft=SimpleNamespace(repair=SimpleNamespace(lost=lambda: lost)),
-        workers={P: SimpleNamespace(applied_index=4)},
-        logs={P: store},
-        voiding=SimpleNamespace(stuck=lambda: None),
-    )
+
+    def __init__(self, lack: Lack | None, *, committed: bool = True) -> None:
+        self.void: SetNeeded | None = None
+        self.lost: list[tuple[Route, Lack | None]] = [(Route(P, Term(1), PartitionLogIndex(5), b"d"), lack)]
+        self.places: dict[PartitionId, dict[bytes, int]] = {P: {b"d": 9} if committed else {}}
+        """Global indices of lost batches, by digest."""
+        self.applied = 4
+
+    @property
+    def needs(self) -> SetNeeded | None:
+        workers: Any = {p: SimpleNamespace(applied_index=self.applied) for p in self.places}
+        logs: Any = {p: SimpleNamespace(place_of=place_in(places)) for p, places in self.places.items()}
+        return set_needed(self.void, self.lost, workers, logs)
+
+
+def place_in(places: dict[bytes, int]) -> Callable[[int, bytes], Any]:
+    return lambda _, digest: SimpleNamespace(global_index=places[digest]) if digest in places else None
 
 
 @pytest.mark.parametrize("lack", [Lack.COMPACTED, Lack.APPLIED])
@@ -206,11 +214,11 @@ async def test_for_what_another_node_has_of_a_lost_batch_only_a_set_from_behind_
 
     Where others had it in their states, as well as in sets, none was asked for: the partition was lost there for good.
     """
-    world, presence = World(), lacking(lack)
-    world.rebuilding.tick(100.0, Presence._stuck(presence))
+    world, node = World(), Lacking(lack)
+    world.rebuilding.tick(100.0, node.needs)
     assert (len(world.wanted), world.behind) == (1, [8])
-    presence.workers[P].applied_index = 5
-    world.rebuilding.tick(200.0, Presence._stuck(presence))
+    node.applied = 5
+    world.rebuilding.tick(200.0, node.needs)
     assert world.behind == [8], "its state has come past it"
 
 
@@ -220,33 +228,25 @@ async def test_of_several_that_are_lost_a_set_from_behind_the_first_is_asked_for
     *, turned: bool, void_at: int | None
 ) -> None:
     """It was behind any of them: one in between is all that a node can give which lacks another one itself."""
-    presence = lacking(Lack.APPLIED)
+    node = Lacking(Lack.APPLIED)
     other, unplaced = (Route(PartitionId(p), Term(1), PartitionLogIndex(5), bytes([p])) for p in (4, 5))
-    lost = [(unplaced, Lack.COMPACTED), *presence.raft.repair.lost(), (other, Lack.COMPACTED)]
-    presence.raft.repair.lost = lambda: lost[::-1] if turned else lost
-    at: dict[PartitionId, dict[bytes, int]] = {P: {b"d": 9}, other.partition_id: {other.digest: 7}, PartitionId(5): {}}
-    for partition, places in at.items():
-        presence.workers[partition] = SimpleNamespace(applied_index=4)
-        presence.logs[partition] = SimpleNamespace(place_of=place_in(places))
-    void = None if void_at is None else Lacks("void", GlobalLogIndex(void_at - 1))
-    presence.voiding.stuck = lambda: void
-    lacks = Presence._stuck(presence)
-    assert lacks is not None
-    assert (lacks.behind, "void" in lacks.story) == ((4, True) if void_at == 5 else (6, void_at == 7))
-    del at[P][b"d"], at[other.partition_id][other.digest]
-    void = None
-    lacks = Presence._stuck(presence)
-    assert lacks is not None
-    assert lacks.behind == 0, "of what is not ordered here yet nobody knows where it will be"
-
-
-def place_in(places: dict[bytes, int]) -> Callable[[int, bytes], Any]:
-    return lambda _, digest: SimpleNamespace(global_index=places[digest]) if digest in places else None
+    node.lost = [(unplaced, Lack.COMPACTED), *node.lost, (other, Lack.COMPACTED)][:: -1 if turned else 1]
+    node.places |= {other.partition_id: {other.digest: 7}, unplaced.partition_id: {}}
+    node.void = None if void_at is None else SetNeeded("void", GlobalLogIndex(void_at - 1))
+    needed = node.needs
+    assert needed is not None
+    assert (needed.behind, "void" in needed.story) == ((4, True) if void_at == 5 else (6, void_at == 7))
+    for places in node.places.values():
+        places.clear()
+    node.void = None
+    needed = node.needs
+    assert needed is not None
+    assert needed.behind == 0, "of what is not ordered here yet nobody knows where it will be"
 
 
 @pytest.mark.parametrize("lack", [Lack.ABSENT, Lack.DAMAGED, Lack.APPLIED, None])
 def test_what_nobody_has_in_a_state_or_is_not_committed_here_yet_no_set_is_asked_for(lack: Lack | None) -> None:
-    assert Presence._stuck(lacking(lack, committed=lack is not Lack.APPLIED)) is None
+    assert Lacking(lack, committed=lack is not Lack.APPLIED).needs is None
 
 
 async def test_one_that_is_destroyed_in_the_turn_in_which_it_is_found_is_let_go() -> None:

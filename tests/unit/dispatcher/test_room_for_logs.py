@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dispatcher.upkeep.due import DOUBLED_MAX, FAILED_S, ROOM_LOOK_S, SHORT_OF_ROOM
+from dispatcher.upkeep.due import DOUBLED_MAX, ENDED_S, FAILED_S, ROOM_LOOK_S, SHORT_OF_ROOM
 from dispatcher.upkeep.snapshotting import CUT
 from logboom.types import GIB, GlobalLogIndex, PartitionId, PartitionLogIndex
 from raftlog.entries.parent_state import ParentState, Tail
@@ -14,9 +14,9 @@ from tests.unit.dispatcher.snapshotting_bench import Bench
 SPARE = 1 << 20
 
 
-def bench(*, log_bytes: int = 2 * GIB, spare_bytes: int = SPARE) -> Bench:
+def bench(*, log_bytes: int = 2 * GIB, spare_bytes: int = SPARE, partitions: int = 2) -> Bench:
     """With one set, and a disk that has much left."""
-    made = Bench(log_bytes=log_bytes, spare_bytes=spare_bytes)
+    made = Bench(partitions=partitions, log_bytes=log_bytes, spare_bytes=spare_bytes)
     made.cut(15)
     made.offload.run()
     return made
@@ -104,7 +104,7 @@ def test_what_was_destroyed_is_room_that_two_sets_make() -> None:
     assert sets_taken(made) == 0
     worker = made.workers[PartitionId(0)]
     worker.reclaimable = False
-    made.taking.ended(PartitionId(0), worker)  # type: ignore[arg-type]
+    made.destroy(0)
     made.taking.ended(PartitionId(99))  # never opened here
     assert sets_taken(made) == 2
 
@@ -118,8 +118,7 @@ def test_but_not_what_sets_make_room_for_whether_it_is_destroyed_or_not(last_ind
     half, worker = size(made) // 2 + 1, made.workers[PartitionId(0)]
     worker.log.batches, worker.applied_index = [(last_index, half)], 11
     write(made, half)
-    made.taking.ended(PartitionId(0), worker)  # type: ignore[arg-type]
-    worker.applied_index = 10  # where the bench cuts
+    made.destroy(0)
     short_of_room(made)
     assert sets_taken(made) == sets
 
@@ -132,9 +131,67 @@ def test_what_was_destroyed_goes_as_a_whole_with_the_second_set_also_what_the_ne
     write(made, 100_000)
     made.cut(15)
     made.offload.run()
-    made.taking.ended(PartitionId(0), worker)  # type: ignore[arg-type]
+    made.destroy(0)
     write(made, 1)
     short_of_room(made)
+    assert sets_taken(made) == 2
+
+
+@pytest.mark.parametrize("sets", [0, 1, 2])
+def test_so_it_does_where_it_was_destroyed_while_the_newest_was_written(sets: int) -> None:
+    """Found by review: what the set had of it counted as room that the next would make, which keeps all of it."""
+    made = Bench(log_bytes=2 * GIB, spare_bytes=SPARE)
+    for at in range(sets):
+        made.cut(at + 13)
+        made.offload.run()
+    worker = made.workers[PartitionId(0)]
+    worker.log.batches = [(10, 100_000)]
+    write(made, 100_000)
+    made.cut(15)
+    made.destroy(0)
+    made.offload.run()
+    write(made, 1)
+    short_of_room(made)
+    assert sets_taken(made) == 2
+
+
+def test_so_it_does_where_the_newest_was_another_nodes() -> None:
+    made = Bench(log_bytes=2 * GIB, spare_bytes=SPARE)
+    worker = made.workers[PartitionId(0)]
+    worker.log.batches = [(10, 100_000)]
+    write(made, 100_000)
+    worker.useless = True
+    made.cut(15)
+    assert made.taking.progress() is None
+    worker.useless = False
+    other = Bench()
+    other.cut(15)
+    other.offload.run()
+    (theirs,) = other.completed
+    made.destroy(0)
+    made.store._sets = (theirs,)
+    made.taking.fetched(theirs)
+    write(made, 1)
+    short_of_room(made)
+    assert sets_taken(made) == 2
+
+
+def test_a_set_that_a_destroyed_partition_ends_puts_off_those_that_free_its_room_by_little() -> None:
+    """Found by review: it counted as one that had failed, for minutes, and after some for an hour."""
+    made = bench(partitions=3)
+    write(made, size(made) + 1)
+    short_of_room(made)
+    for partition in (0, 1):
+        made.workers[PartitionId(partition)].applied_index = 9  # paused
+        made.taking.tick()
+        assert made.proposed == [CUT]
+        made.proposed.clear()
+        made.cut(made.global_index)
+        made.destroy(partition)
+        made.taking.tick()
+        assert made.proposed == [], "more may be destroyed right behind it"
+        made.now += ENDED_S
+    assert made.taking.failed == 0
     assert sets_taken(made) == 2
 
 

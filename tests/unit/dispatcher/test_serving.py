@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,7 @@ class Asked:
 
     def __init__(self, *, sets: tuple[int, ...] = (), fails: Exception | None = None, hold_s: float = 0.0) -> None:
         self.sent: list[tuple[Any, ...]] = []
+        self.ups: Counter[NodeId] = Counter()
         self.damaged: list[Any] = []
         self.lost: list[Hole | None] = []
         """What the log says is lost, whenever it is asked; behind that nothing is."""
@@ -146,7 +148,7 @@ class Asked:
                 sets=lambda: [SimpleNamespace(global_index=index, raft_index=index) for index in self.sets]
             ),
             logs={P: log},  # type: ignore[dict-item]
-            links=SimpleNamespace(send=self._send),  # type: ignore[arg-type]
+            links=SimpleNamespace(send=self._send, ups=self.ups),  # type: ignore[arg-type]
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
             offload=Inline(),  # type: ignore[arg-type]
             damaged=lambda *what: self.damaged.append(what),
@@ -227,6 +229,19 @@ async def test_what_cannot_be_read_is_answered_and_damage_is_seen_to(fails: Exce
     ((peer, kind, header, number),) = asked.sent
     assert (peer, kind, header["error"]["code"], number) == ("n2", Kind.LOG_CHUNK, code, 7)
     assert asked.damaged == told
+
+
+@pytest.mark.parametrize("fails", [None, DAMAGE])
+async def test_whoever_is_started_again_while_it_is_read_is_not_given_what_its_process_of_before_had_asked(
+    fails: Exception | None,
+) -> None:
+    """Found by review: each process counts its questions anew, and takes what comes under that number for an answer."""
+    asked = Asked(fails=fails)
+    asked.serving.on_frame(N2, asked.frame(Kind.LOG_FETCH))
+    asked.ups[N2] += 1
+    await asyncio.sleep(0)
+    assert asked.sent == []
+    assert asked.damaged == ([] if fails is None else [(P, fails)]), "it is damaged, whoever asked"
 
 
 def test_who_asks_again_and_again_holds_a_set_back_for_so_long_and_no_longer() -> None:

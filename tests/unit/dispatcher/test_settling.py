@@ -12,9 +12,12 @@ from unittest.mock import MagicMock
 import pytest
 
 from dispatcher.barriers.stability import Stability
+from dispatcher.barriers.watermarks import Watermarks
 from dispatcher.pipeline.backend import Backend
 from dispatcher.pipeline.pipeline import Pipeline
 from dispatcher.pipeline.presence import Presence
+from dispatcher.pipeline.subscriptions import Subscriptions
+from logboom.errors import PartitionDestroyed
 from logboom.types import DurabilityMode, Level, NodeId, PartitionId
 
 ONE = PartitionId(1)
@@ -48,8 +51,7 @@ def settling() -> Any:
         _touched={ONE},
         _unsynced=set(),
         _unshown=set(),
-        _commit_callbacks={},
-        _ordered_callbacks={},
+        subscriptions=Subscriptions(Watermarks([ONE])),
         _publish=nothing,
         _tell_progress=nothing,
         node_id="n1",
@@ -78,34 +80,44 @@ def test_what_is_destroyed_before_it_was_looked_at_is_forgotten() -> None:
     assert pipeline._unsynced == set()
 
 
-def test_all_who_follow_a_log_are_told_though_some_stop_meanwhile() -> None:
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_all_who_follow_a_log_are_told_though_some_stop_meanwhile(*, is_gone: bool) -> None:
     """Every other one was passed over: tails that a lost batch should have ended waited for ever."""
-    pipeline, told = settling(), []
+    followed, told = Subscriptions(Watermarks([ONE])), list[tuple[int, list[object]]]()
     leave: dict[int, Callable[[], None]] = {}
 
     def ends(number: int) -> Callable[..., None]:
-        def moved(*_: object) -> None:
-            told.append(number)
+        def moved(*error: object) -> None:
+            told.append((number, list(map(type, error))))
             leave[number]()
 
         return moved
 
     for number in range(4):
-        leave[number] = Backend.subscribe_commits(cast("Backend", pipeline), ONE, ends(number))
-    Pipeline._settle(pipeline)
-    assert told == [0, 1, 2, 3]
-    assert not any(pipeline._commit_callbacks.values())
+        leave[number] = followed.to_commits(ONE, ends(number))
+    if is_gone:
+        followed.ended(ONE, lambda: PartitionDestroyed("gone"))
+    else:
+        followed.tell_committed(ONE)
+    assert told == [(number, [PartitionDestroyed] if is_gone else []) for number in range(4)]
+    assert not any(followed.committed.values())
 
 
-def test_who_waits_for_the_commit_index_is_told_whichever_partitions_moved_it() -> None:
-    pipeline, told = settling(), []
-    pipeline._touched = set()
-    leave = Backend.subscribe_ordered(cast("Backend", pipeline), lambda: told.append(1))
+@pytest.mark.parametrize("touched", [{ONE}, set()])
+def test_who_waits_for_the_commit_index_is_told_whichever_partitions_moved_it(touched: set[PartitionId]) -> None:
+    """Whoever follows a partition, if it is that one."""
+    pipeline, told = settling(), list[str]()
+    pipeline._touched = touched
+    leave = [
+        pipeline.subscriptions.to_commits(ONE, lambda: told.append("more of it")),
+        pipeline.subscriptions.to_ordered(lambda: told.append("ordered")),
+    ]
     Pipeline._settle(pipeline)
-    leave()
-    leave()
+    for each in (*leave, *leave):
+        each()
+    pipeline._touched = {ONE}
     Pipeline._settle(pipeline)
-    assert told == [1]
+    assert told == (["more of it", "ordered"] if touched else ["ordered"])
 
 
 def test_who_leaves_is_not_looked_for_among_all_others() -> None:
@@ -120,12 +132,12 @@ def test_who_leaves_is_not_looked_for_among_all_others() -> None:
 
         __hash__ = object.__hash__
 
-    pipeline: Any = settling()
-    leave = [Backend.subscribe_commits(cast("Backend", pipeline), ONE, Moved()) for _ in range(3)]
+    followed = Subscriptions(Watermarks([ONE]))
+    leave = [followed.to_commits(ONE, Moved()) for _ in range(3)]
     for each in reversed(leave):
         each()
         each()
-    assert not any(pipeline._commit_callbacks.values())
+    assert not any(followed.committed.values())
 
 
 def tells(pipeline: Any) -> list[tuple[str, PartitionId]]:

@@ -298,7 +298,7 @@ class TestGathering:
         monkeypatch.setattr(Closing, "entries", lambda _: iter(large))
         bench = Bench(partitions=1)
         answers, least = bench.create(), list[int]()
-        bench.taking._spare_bytes = 2 * MIB
+        bench.writing._spare_bytes = 2 * MIB
         bench.disk.capacity = 5 * MIB
         bench.disk.hook = lambda *_: least.append(bench.disk.free_bytes(Path("/n")))
         bench.cut(30)
@@ -389,9 +389,9 @@ class TestAskedFor:
 
         def sleep(seconds: float) -> None:
             bench.slept.append(seconds)
-            bench.taking._closed = True
+            bench.taking._closed = bench.writing.closed = True
 
-        bench.taking._sleep = sleep
+        bench.writing._sleep = sleep
         bench.offload.run()
         assert sum(bench.slept) <= 1
         assert (bench.sets(), bench.completed, bench.fatal, bench.taking.failed) == ([], [], [], 0)

@@ -48,14 +48,14 @@ async def test_who_may_not_propose_any_more_once_all_have_answered_seals_nothing
     )
     voiding: Any = Voiding(SimpleNamespace(raft=raft))  # type: ignore[arg-type]
     hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
-    voiding._known = lambda *_: None
-    voiding._hole_at = lambda *_: (SimpleNamespace(digest=DIGEST), hole)
+    voiding.declaring._known = lambda *_: None
+    voiding.declaring._hole_at = lambda *_: (SimpleNamespace(digest=DIGEST), hole)
 
     async def ask(*_: object, **__: object) -> dict[str, Lack]:
         raft.admits = False  # of the same term still: another lead is being handed over, or another batch is damaged
         return {"n1": Lack.ABSENT, "n2": Lack.ABSENT}
 
-    voiding._ask = ask
+    voiding.declaring._ask = ask
     with pytest.raises(NotLeader):
         await voiding.void(P, 4, yes=True, deadline=0.0)
     assert sealed == []
@@ -105,10 +105,10 @@ async def test_what_a_set_of_its_own_has_is_not_void_and_the_next_start_goes_on_
     )
     voiding: Any = Voiding(pipeline)  # type: ignore[arg-type]
     found = list[tuple[PartitionId, int]]()
-    voiding.renew = lambda *which: found.append(which) or whole
-    voiding._known = lambda *_: None
+    voiding.declaring.renew = lambda *which: found.append(which) or whole
+    voiding.declaring._known = lambda *_: None
     hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
-    voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
+    voiding.declaring._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
     with pytest.raises(InvalidRequest, match=said):
         await voiding.void(P, 4, yes=yes, deadline=0.0)
     assert (asked, found, DIGEST in seals) == ([True, False] if yes else [False], renewed, False)
@@ -206,13 +206,13 @@ def test_what_others_have_applied_is_stepped_over_by_nobody_who_may_lack_it(
     """A partition that was just being opened stepped over it: its state differed from then on."""
     node = Node(worker)
     assert node.stepped_over == stepped_over
-    assert (node.voiding.stuck() is None) == bool(stepped_over)
+    assert (node.voiding.set_needed() is None) == bool(stepped_over)
 
 
 def test_of_one_that_is_destroyed_before_it_was_open_no_snapshot_is_needed() -> None:
     node = Node(None)
     node.parent.change(Change(P, P + 1))
-    assert node.voiding.stuck() is None
+    assert node.voiding.set_needed() is None
 
 
 @pytest.mark.parametrize("remade", [3, 5])
@@ -225,7 +225,7 @@ def test_nor_while_the_state_is_made_anew(remade: int) -> None:
     node.remaking, node.workers[P] = False, at(remade)
     node.voiding.look_again(P)
     assert node.stepped_over == [DIGEST] * (remade == 5)
-    assert (node.voiding.stuck() is None) == (remade == 5)
+    assert (node.voiding.set_needed() is None) == (remade == 5)
 
 
 OTHER = b"e" * 32
@@ -236,22 +236,22 @@ def test_what_another_void_steps_over_makes_up_for_none_that_others_have_applied
     node = Node(at(3))
     node.carries_out(8, 8, OTHER, 13, applied=False)
     assert node.stepped_over == [OTHER]
-    lacks = node.voiding.stuck()
+    lacks = node.voiding.set_needed()
     assert lacks is not None
     assert (lacks.behind, "ends at 5" in lacks.story) == (8, True)
     node.carries_out(4, 5, DIGEST, 9, applied=False)  # whoever had it applied is lost, too
-    assert (node.stepped_over, node.voiding.stuck()) == ([OTHER, DIGEST], None)
+    assert (node.stepped_over, node.voiding.set_needed()) == ([OTHER, DIGEST], None)
 
 
 def test_a_state_that_has_what_several_did_steps_over_all_of_them() -> None:
     node = Node(None)
     node.carries_out(8, 8, OTHER, 13)
-    lacks = node.voiding.stuck()
+    lacks = node.voiding.set_needed()
     assert lacks is not None
     assert (lacks.behind, "ends at 5" in lacks.story) == (8, True), "a set from behind the first"
     node.workers[P] = at(9)
     node.voiding.look_again(P)
-    assert (node.stepped_over, node.voiding.stuck()) == ([DIGEST, OTHER], None)
+    assert (node.stepped_over, node.voiding.set_needed()) == ([DIGEST, OTHER], None)
 
 
 def test_one_of_several_is_stepped_over_where_the_state_has_no_more() -> None:
@@ -259,7 +259,7 @@ def test_one_of_several_is_stepped_over_where_the_state_has_no_more() -> None:
     node.carries_out(8, 8, OTHER, 13)
     node.workers[P] = at(5)
     node.voiding.look_again(P)
-    lacks = node.voiding.stuck()
+    lacks = node.voiding.set_needed()
     assert lacks is not None
     assert (node.stepped_over, lacks.behind) == ([DIGEST], 12)
 
@@ -308,9 +308,9 @@ def test_one_that_turns_up_after_all_holds_up_nothing() -> None:
     assert log.append(gone)
     flush(log)
     assert node.voiding.hole_of(P) is None
-    assert node.voiding.stuck() is not None, "it is still to be applied"
+    assert node.voiding.set_needed() is not None, "it is still to be applied"
     node.workers[P] = at(gone.last_index)
-    assert node.voiding.stuck() is None
+    assert node.voiding.set_needed() is None
 
 
 @pytest.mark.parametrize("turned", [False, True])

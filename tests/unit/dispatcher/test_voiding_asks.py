@@ -46,12 +46,12 @@ class Members:
         )
         self.voiding: Any = Voiding(pipeline)  # type: ignore[arg-type]
         hole = SimpleNamespace(first_index=4, last_index=5, digest=DIGEST, global_index=9)
-        self.voiding._known = lambda *_: None
-        self.voiding._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
+        self.voiding.declaring._known = lambda *_: None
+        self.voiding.declaring._hole_at = lambda *_: (SimpleNamespace(last_index=5, digest=DIGEST), hole)
 
         async def carried_out(*_: object) -> None: ...
 
-        self.voiding._carried_out = carried_out
+        self.voiding.declaring._carried_out = carried_out
 
     async def void(self) -> Any:
         return await self.voiding.void(P, 4, yes=True, deadline=DEADLINE)

@@ -189,7 +189,8 @@ def test_failures_are_counted_by_code_and_it_goes_on(node: FakeNode, capsys: Any
     well: Any = lambda session, frame: session.usual(frame)  # noqa: E731 - as the others
     late, refused = fails(DeadlineExceeded("late")), fails(LIMITED)
     node.once(Kind.SUBMIT, well, well, late, refused, well, late, well, fails(DENIED))
-    status, out, err = run(capsys, "bench", "-p", "0", "--in-flight", "1", "--seconds", "1h", "-o", "json")
+    alone = ("--in-flight", "1", "--seconds", "1h", "--timeout", "1s")
+    status, out, err = run(capsys, "bench", "-p", "0", *alone, "-o", "json")
     row = json.loads(out)
     # Of what is refused for now the client tells nobody, as long as it has time to send it again.
     assert (row["commands"], row["errors"]) == (4, {"deadline_exceeded": 2, "permission_denied": 1})
@@ -198,7 +199,7 @@ def test_failures_are_counted_by_code_and_it_goes_on(node: FakeNode, capsys: Any
 
 def test_where_everything_fails_it_ends_as_the_last_request_did(node: FakeNode, capsys: Any) -> None:
     node.answers[Kind.SUBMIT] = fails(DeadlineExceeded("late"))
-    status, out, err = run(capsys, "bench", "-p", "0", *SHORT)
+    status, out, err = run(capsys, "bench", "-p", "0", *SHORT, "--timeout", "1s")
     row = json.loads(out)
     assert (row["commands"], row["p50_ms"], row["max_ms"]) == (0, None, None)
     assert row["errors"]["deadline_exceeded"] >= row["in_flight"]

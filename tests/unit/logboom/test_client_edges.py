@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from logboom import Add, Client, Put, Record, RecordBlock
-from logboom.client.cluster import CONNECT_S
 from logboom.client.log_batches import LogBatch
+from logboom.client.pool import CONNECT_S
 from logboom.errors import (
     DeadlineExceeded,
     IndexCompacted,

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from logboom import Client
+from logboom import Client, Put
+from logboom.client import cluster as clusters
 from logboom.client import reads
-from logboom.errors import NotLeader, PartitionDestroyed, Unavailable
+from logboom.errors import LogboomError, NotLeader, PartitionDestroyed, Unavailable
+from logboom.routing import partition_of
 from logboom.types import GlobalLogIndex, Token
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import Answer, FakeNode, Session, cluster, fails, silent, until
@@ -206,3 +208,70 @@ class TestPartitions:
                 await asyncio.gather(asked, return_exceptions=True)
             scans = [frame.header["partitions"] for frame in leader.of(Kind.LOG_SCAN) + lagging.of(Kind.LOG_SCAN)]
             assert scans == [[0, 1, 2, 3] if named else [0, 1, 2, 3, 9]] * 4
+
+
+class TestOutside:
+    """A node that follows nobody: the others do not let it in, for its settings, or it has nothing yet."""
+
+    @staticmethod
+    def _apart(node: FakeNode, *, count: int) -> None:
+        node.partitions, node.leader = count, None
+        for kind in (Kind.SUBMIT, Kind.ADMIN):
+            node.answers[kind] = fails(NotLeader("nobody leads here", leader=None))
+
+    @pytest.mark.parametrize("connected", [False, True])
+    async def test_what_it_says_of_keys_is_not_what_a_client_writes_by(self, *, connected: bool) -> None:
+        """It was, for as long as the client lived: they were acknowledged where nobody else looks for them."""
+        async with cluster(2, partitions=32) as [outside, leader], Client(outside.address, timeout=20) as boom:
+            self._apart(outside, count=8)
+            leader.leader = leader.address
+            if connected:
+                await boom._cluster.connection(outside.address)
+            keys = [b"user/%d" % n for n in range(16)]
+            wanted = {partition_of(key, 32) for key in keys}
+            assert wanted != {partition_of(key, 8) for key in keys}
+            receipts = await boom.submit_by_key([Put(key, b"v") for key in keys])
+            assert {part.partition_id for part in receipts.parts} == wanted == leader.log.keys()
+            assert await boom.key_partitions() == 32
+
+    @pytest.mark.parametrize("count", [1, 64])
+    async def test_whoever_asks_which_there_are_is_told_what_the_cluster_has(self, count: int) -> None:
+        async with cluster(2) as [outside, leader], Client(outside.address, timeout=20) as boom:
+            self._apart(outside, count=count)
+            leader.leader = leader.address
+            assert await boom.partitions() == [0, 1, 2, 3]
+            assert (await boom.state_machines()).keys() == {0, 1, 2, 3}
+
+    async def test_the_first_that_follows_a_leader_is_believed_without_being_asked(self) -> None:
+        async with cluster(3) as [outside, leader, other], Client(outside.address) as boom:
+            self._apart(outside, count=8)
+            leader.leader = other.leader = leader.address
+            for node in (outside, other):
+                await boom._cluster.connection(node.address)
+            assert await boom.key_partitions() == 4
+            assert await boom.partitions() == [0, 1, 2, 3]
+            assert not any(node.of(Kind.ADMIN) for node in (outside, leader, other))
+
+    async def test_nor_does_it_change_what_is_known(self) -> None:
+        async with cluster(2) as [leader, outside], Client(leader.address) as boom:
+            self._apart(outside, count=8)
+            outside.answers[Kind.ADMIN] = lambda session, frame: session.usual(frame)
+            assert await boom.key_partitions() == 4
+            await boom._cluster.connection(outside.address)
+            assert (await boom.key_partitions(), len(await boom.partitions())) == (4, 4)
+            await boom.refresh_partitions(node="n2")
+            assert (await boom.key_partitions(), len(await boom.partitions())) == (4, 8), "as it was asked for"
+
+    async def test_where_nobody_leads_it_is_believed_by_those_who_read_what_may_be_old(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(clusters, "CONNECT_S", 0.05)
+        async with cluster() as [outside], Client(outside.address) as boom:
+            self._apart(outside, count=8)
+            assert await boom.key_partitions(linearizable=False) == 8
+            assert await boom.partitions() == list(range(8))
+            for ask in (boom.key_partitions(timeout=0.05), boom.submit_by_key(Put(b"k", b"v"), timeout=0.05)):
+                with pytest.raises(LogboomError) as caught:
+                    await ask
+                assert caught.value.outcome == "not_applied"
+            assert not outside.of(Kind.SUBMIT)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from logboom.client import cluster as clusters
-from logboom.client.cluster import DOWN_KEPT, DOWN_MAX_S, Cluster
+from logboom.client import pool
+from logboom.client.cluster import Cluster
+from logboom.client.pool import DOWN_KEPT, DOWN_MAX_S
 from logboom.errors import Unavailable
 
 
@@ -45,5 +46,5 @@ async def test_but_not_before_they_may_be_tried_again(times: list[float]) -> Non
     for number in range(2 * DOWN_KEPT):
         await attempt(cluster, f"pod-{number}:1")
     assert cluster._is_down("here:1")
-    assert cluster._down["here:1"][1] == DOWN_MAX_S == clusters.DOWN_MAX_S
+    assert cluster._down["here:1"][1] == DOWN_MAX_S == pool.DOWN_MAX_S
     await cluster.close()

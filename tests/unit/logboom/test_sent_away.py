@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logboom.client.attempts import AWAY_MAX_S, BACKOFF_MAX_S, BARRIER_EARLY_S, Attempts
+from logboom.client.attempts import AWAY_MAX_S, BACKOFF_MAX_S, EARLY_S, Attempts
 from logboom.errors import BarrierTimeout, LogboomError, Unavailable
 
 BEGUN = 1000.0
@@ -44,7 +44,7 @@ def test_soon_at_first_then_seldom_and_once_more_at_the_end(chance: float) -> No
     asked = Asking(chance).to_the_end()
     assert sum(at < 0.5 for at in asked) >= 3
     assert sum(at > 10.0 for at in asked) <= (TIMEOUT_S - 10.0) / (AWAY_MAX_S / 2) + 1
-    assert asked[-1] == pytest.approx(TIMEOUT_S - BARRIER_EARLY_S), "a node keeps that one to its end"
+    assert asked[-1] == pytest.approx(TIMEOUT_S - EARLY_S), "a node keeps that one to its end"
 
 
 def test_whatever_else_fails_is_tried_as_soon_as_ever() -> None:

@@ -10,7 +10,6 @@ from logboom import Client, Put, RecordBlock
 from logboom.client import cluster as cluster_module
 from logboom.errors import (
     DeadlineExceeded,
-    InvalidRequest,
     NoSuchPartition,
     NotLeader,
     PartitionDestroyed,
@@ -218,15 +217,6 @@ async def test_marks_of_all_wait_for_one_that_is_being_opened_by_whoever_leads()
         shown(node, opening={1}, paused=set(), gone={2})
         assert await marks(boom) == [0, 1, 3], "and 2 was destroyed meanwhile"
         assert await marks(boom, []) == []
-
-
-async def test_marks_of_those_that_are_open_wait_for_none() -> None:
-    async with cluster(partitions=4) as [node], Client(node.address) as boom:
-        shown(node, opening={1, 2}, paused=set(), gone=set())
-        found = await boom.watermarks(linearizable=True, opened=True)
-        assert [mark.partition_id for mark in found] == [0, 3]
-        with pytest.raises(InvalidRequest, match="opened"):
-            await boom.watermarks([0], linearizable=True, opened=True)
 
 
 async def test_one_that_stands_still_keeps_nobody_from_the_marks_of_others() -> None:

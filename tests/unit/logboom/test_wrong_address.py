@@ -14,8 +14,8 @@ import pytest
 from logboom import SyncClient
 from logboom.certs import client_context, make_test_authority
 from logboom.cli import PORTS, common
-from logboom.client.cluster import parse_endpoints
 from logboom.client.connection import NodeConnection
+from logboom.client.pool import parse_endpoints
 from logboom.errors import ConfigError, InvalidRequest, Unauthenticated, Unavailable
 from logboom.testing import free_ports
 from logboom.wire import Kind

@@ -63,6 +63,31 @@ def test_of_a_state_that_was_there_nothing_is_removed(tmp_path: Path, monkeypatc
     assert (tmp_path / "data.mdb").read_bytes() == before
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_one_that_cannot_be_looked_at_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Found by reading: with Python 3.14 it was taken for one that was just being made, and removed."""
+    KvFile(tmp_path, ApplySettings()).close()
+    before, looked = (tmp_path / "data.mdb").read_bytes(), os.stat
+
+    def fails(path: Any, **kwargs: Any) -> os.stat_result:
+        if Path(path).name == "data.mdb":
+            raise OSError(code, os.strerror(code))
+        return looked(path, **kwargs)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise refusal(errno.EIO)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", lambda path: os.path.exists(path))  # noqa: PTH110, PLW0108 - as from 3.14 on
+        patch.setattr(os, "stat", fails)
+        patch.setattr(lmdb, "open", refuse)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            KvFile(tmp_path, ApplySettings())
+    assert (tmp_path / "data.mdb").read_bytes() == before
+
+
 def test_a_page_of_the_lock_file_that_lacks_room_is_noticed_before_it_is_mapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

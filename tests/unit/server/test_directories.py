@@ -158,7 +158,8 @@ def test_no_start_goes_on_with_what_its_node_led_alone_with(disk: SimDisk) -> No
         with pytest.raises(WrongNode, match="Move its data directory away"):
             found.check(N2, CALL, Claim.of(CALL), Claim(0, 1, (N1,)))
     assert [type(each) for each in node.fatal] == [WrongNode], "said once"
-    with pytest.raises(WrongNode, match=r"led alone.*Move its data directory away.*remove former.json, too"):
+    advice = r"led alone.*Move its data directory away.*remove former.json, too.*restore.*--as-cluster"
+    with pytest.raises(WrongNode, match=advice):
         refuse_former(disk, DATA)
     disk.replace_file(DATA / "former.json", b"{}")
     with pytest.raises(WrongNode, match=r"led alone.*cannot be read"):

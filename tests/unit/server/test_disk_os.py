@@ -363,3 +363,32 @@ def test_a_link_that_leads_nowhere_is_told_as_one(disk: OsDisk, tmp_path: Path) 
     (tmp_path / "elsewhere").mkdir()
     disk.make_directory(tmp_path / "data" / "partitions")
     assert disk.list(tmp_path / "elsewhere") == ["partitions"]
+
+
+@pytest.fixture
+def _as_from_python_3_14(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "exists", lambda path: os.path.exists(path))  # noqa: PTH110, PLW0108
+
+
+@pytest.mark.usefixtures("_as_from_python_3_14")
+class TestWhatIsThere:
+    """Found by reading: one look that failed had a sound journal set aside, or a node vote that had forgotten."""
+
+    @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+    def test_what_cannot_be_looked_at_is_not_missing(
+        self, disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "stat", fails(code))
+            with pytest.raises(OSError, match=os.strerror(code)):
+                disk.exists(tmp_path)
+            with pytest.raises(OSError, match=os.strerror(code)):
+                disk.make_directory(tmp_path / "d")
+        assert disk.list(tmp_path) == []
+
+    def test_a_name_that_leads_nowhere_is(self, disk: OsDisk, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        (tmp_path / "ring").symlink_to(tmp_path / "ring")
+        assert disk.exists(tmp_path / "file")
+        for name in ("missing", "file/in it", "ring"):
+            assert not disk.exists(tmp_path / name)

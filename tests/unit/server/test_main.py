@@ -24,6 +24,7 @@ import server.main
 from dispatcher.upkeep.installing import InstallDue
 from logboom.errors import ConfigError, CorruptData, LogboomError
 from logboom.settings import AccessSettings, NodeSettings, Settings, TlsSettings
+from server.directory.rejoin import RejoinDue
 
 INSTALLS = 3
 
@@ -44,6 +45,9 @@ class Paper:
             self.last.set()
         else:
             asyncio.get_running_loop().call_soon(self.fatal, InstallDue("a snapshot has come"))
+
+    async def hand_over(self) -> None:
+        """At once."""
 
     async def close(self) -> None:
         await asyncio.sleep(0)
@@ -160,15 +164,11 @@ async def test_files_that_are_replaced_while_a_node_starts_do_not_keep_it_down(
         if left[0] != "old":
             put()
 
-    async def hand_over(_: Paper) -> None:
-        """At once."""
-
     async def close(_: Paper) -> None:
         """At once."""
 
     put()
     monkeypatch.setattr(Paper, "start", start)
-    monkeypatch.setattr(Paper, "hand_over", hand_over, raising=False)
     monkeypatch.setattr(Paper, "close", close)
     monkeypatch.setattr(Paper, "node_id", "n1", raising=False)
     monkeypatch.setattr(server.main.asyncio, "sleep", sleep)
@@ -244,6 +244,39 @@ async def test_a_node_that_is_to_start_anew_is_not_ready_while_it_closes(monkeyp
     async with asyncio.timeout(10):
         await server.main._serve(Settings())
     assert done == ["stopping", "close"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (InstallDue("a snapshot has come"), ["hand over", "stopping", "close"]),
+        (RejoinDue("it was taken back"), ["stopping", "close"]),
+    ],
+)
+async def test_a_leader_that_starts_anew_from_a_set_hands_over_before(
+    monkeypatch: pytest.MonkeyPatch, reason: LogboomError, expected: list[str]
+) -> None:
+    """Found by reading: all partitions were without a leader for an election, which a stop by SIGTERM spares them."""
+    done: list[str] = []
+
+    async def start(paper: Paper) -> None:
+        paper.watching.stopping = lambda: done.append("stopping")
+        asyncio.get_running_loop().call_soon(paper.fatal, reason)
+
+    async def hand_over(_: Paper) -> None:
+        done.append("hand over")
+
+    async def close(_: Paper) -> None:
+        done.append("close")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Paper, "start", start)
+    monkeypatch.setattr(Paper, "hand_over", hand_over)
+    monkeypatch.setattr(Paper, "close", close)
+    async with asyncio.timeout(10):
+        await server.main._serve(Settings())
+    assert done == expected
 
 
 class Opening:

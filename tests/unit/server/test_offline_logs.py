@@ -6,7 +6,12 @@ import random
 from collections.abc import Container
 from pathlib import Path
 
+import pytest
+
 from chaos.sim.disk import SimDisk
+from chaos.sim.inode import ShortWrite
+from logboom.types import DIGEST_BYTES, PartitionLogIndex
+from partitions.log.segment import SEGMENT_HEADER_BYTES
 from raftlog.entries.parent_state import Tail
 from server.offline.findings import Report
 from server.offline.inspect import inspect
@@ -53,3 +58,34 @@ def test_what_is_lost_on_all_nodes_is_no_damage_to_a_segment(tmp_path: Path) -> 
     (tmp_path / "places").write_bytes(disk.read_file(DIRECTORY / "places"))
     _, rows = inspect("places", tmp_path / "places")
     assert [row["lost"] for row in rows] == [number == 4 for number in range(9)]
+
+
+@pytest.mark.parametrize("kept", [*range(1, SEGMENT_HEADER_BYTES)])
+def test_a_segment_with_a_part_of_its_header_is_made_anew_by_the_next_start(kept: int) -> None:
+    """Found by reading: a sound data directory was to be moved away."""
+    disk = SimDisk(random.Random(1))
+    disk.make_directory(DIRECTORY)
+
+    def hook(operation: str, path: Path, size: int) -> None:
+        if operation == "write":
+            raise ShortWrite(kept)
+
+    disk.hook = hook
+    with pytest.raises(OSError, match="Input/output"):
+        append(open_log(disk), chain(1))
+    disk.hook = None
+    disk.kill()
+    report = checked(disk, Tail(PartitionLogIndex(0), bytes(DIGEST_BYTES)), ())
+    assert not report.damaged
+    assert [finding.problem for finding in report.findings] == ["its header was never written"]
+    append(open_log(disk), chain(1))
+
+
+def test_one_with_batches_behind_a_part_of_its_header_is_damaged() -> None:
+    disk, batches = SimDisk(random.Random(1)), chain(1)
+    log = open_log(disk)
+    append(log, batches)
+    (path,) = (each for each in disk.paths() if each.suffix == ".log")
+    for at in range(16, SEGMENT_HEADER_BYTES):
+        disk.flip(path, at, disk.read_file(path)[at])
+    assert checked(disk, Tail(PartitionLogIndex(0), bytes(DIGEST_BYTES)), ()).damaged

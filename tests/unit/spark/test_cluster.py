@@ -14,8 +14,9 @@ from logboom.settings import Settings
 from logboom.spark import connection
 from logboom.spark.batch import plan_write
 from logboom.spark.encode import columns_of
+from logboom.spark.ends import marks
 from logboom.spark.options import read_options, write_options
-from logboom.spark.shares import marks, state_shares
+from logboom.spark.shares import state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, _Run, write_task
 from logboom.types import CURSORS, KIB, MIB
 from logboom.wire import Kind

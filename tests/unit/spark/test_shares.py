@@ -4,81 +4,21 @@ import asyncio
 
 import pytest
 
-from logboom.client.reads import LogBatch
 from logboom.errors import (
     DeadlineExceeded,
     IndexCompacted,
     InvalidRequest,
     NoSuchPartition,
-    PartitionDestroyed,
     QuotaExceeded,
     Unavailable,
     Voided,
 )
-from logboom.records import RecordBlock
 from logboom.spark import times
 from logboom.spark.options import read_options
-from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, marks, merged_shares
+from logboom.spark.shares import Merged, Share, Span, first_batches, log_shares, merged_shares
 from logboom.spark.times import offsets_from
-from logboom.types import Watermark
 from tests.unit.spark.read_world import Local
-
-E = {"endpoints": "a:1"}
-
-
-class Client:
-    """Of partition 0 offsets 50 to 99, of 1 offsets 1 to 9, of 2 nothing; global offsets are ten times those.
-
-    The record at offset k was taken at k seconds. Partition 3 is that of the cursors, which nobody sees.
-    """
-
-    timeout = 2.0
-
-    def __init__(self):
-        self.held = {0: (50, 99), 1: (1, 9), 2: (1, 0), 3: (1, 4)}
-        self.voids = {}
-        self.opening, self.stand, self.destroyed = set(), set(), set()
-        """Partitions that are being opened where they are asked for; that cannot be shown; that end just then."""
-
-    async def close(self):
-        pass
-
-    async def partitions(self):
-        return [p for p in self.held if p != 3]
-
-    async def members(self):
-        return {"n1": "a:1"}
-
-    async def refresh_partitions(self, *, at_least, node):
-        pass
-
-    async def watermarks(self, partitions=None, *, linearizable=False, opened=False, node=None, timeout=None):
-        assert linearizable == (node is None)
-        assert not opened or partitions is None
-        asked = self.held.keys() - self.opening if partitions is None else set(partitions)
-        if self.stand & asked or (timeout is not None and self.opening & asked):
-            raise Unavailable("this node is still recovering")
-        for p in self.destroyed & asked:
-            self.destroyed.remove(p)
-            del self.held[p]
-            raise PartitionDestroyed("since", partition_id=p)
-        return [Watermark(p, last, last, last, 0, 1, "running") for p, (_, last) in self.held.items() if p in asked]
-
-    async def tail(self, partition, *, start=0, start_global=0, start_time=0, on_void=None, **_):
-        first, last = self.held[partition]
-        gap = self.voids.get(partition)
-        if start_global:
-            start = min(-(-start_global // 10), last + 1)
-        if gap is not None and 0 < start <= gap.last_index:
-            start = gap.next
-            if on_void is not None:
-                on_void(gap)
-        if 0 < start < first:
-            raise IndexCompacted("gone from all nodes", first=first)
-        at = max(start, first, -(-start_time // 1000))
-        if at <= last:
-            block = RecordBlock.from_columns(keys=None, payloads=[b"v"])
-            yield LogBatch(partition, at, 10 * at, 1, 1000 * at, b"p" * 16, 0, 0, block)
+from tests.unit.spark.shares_world import Client, E
 
 
 class Slow(Client):
@@ -300,15 +240,6 @@ def test_a_partition_that_is_being_opened_is_not_left_out(session, node):
     """Whoever leads since a moment ago was asked for all that it had, and the rest was missing without a word."""
     session.client.opening = {1}
     assert plan(session, **node) == [Share(0, 50, 99), Share(1, 1, 9)]
-
-
-@pytest.mark.parametrize("node", [{}, {"node": "n1"}])
-def test_only_a_stream_goes_on_without_one_that_does_not_open(session, node, caplog):
-    session.client.opening = {1}
-    shown = marks(read_options({**E, **node}), session, opened=True)
-    assert [each.partition_id for each in shown] == [0, 2], "and not that of the cursors"
-    assert "2 of 3 partitions are read: " in caplog.text
-    assert [each.partition_id for each in marks(read_options({**E, **node}), session)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("node", [{}, {"node": "n1"}])

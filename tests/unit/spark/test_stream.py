@@ -8,6 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from logboom.errors import InvalidRequest, LineageMismatch, NoSuchPartition, PartitionDestroyed, Unavailable
 from logboom.spark import stream
 from logboom.spark.batch import view_schema
+from logboom.spark.ends import LeftOut
 from logboom.spark.options import read_options
 from logboom.spark.shares import Share
 from logboom.spark.stream import LogboomStreamReader, LogboomStreamWriter
@@ -32,6 +33,8 @@ class Ends(dict):
         """What partition 0 has applied, each time that somebody asks."""
         self.shut = set()
         """Partitions that are listed, and do not open."""
+        self.still = set()
+        """Partitions that stand still, and cannot be shown for that."""
 
 
 @pytest.fixture
@@ -41,14 +44,16 @@ def ends(monkeypatch):
     monkeypatch.setattr(stream, "reached", lambda target: None)
     monkeypatch.setattr(stream, "session", lambda target: None)
 
-    def marks(options, session, *, opened=False):
-        if found.shut and not opened:
+    def marks(options, session, *, left_out=LeftOut.NOTHING):
+        if found.shut and left_out is not LeftOut.HIDDEN:
             raise Unavailable(f"partition {found.shut} is not open here yet")
+        if found.still and left_out is LeftOut.NOTHING:
+            raise Unavailable(f"partition {found.still} is paused")
         found.asked += 1
         logged.update({p: max(n + found.ahead, logged.get(p, 0)) for p, n in found.items()})
         if found.coming:
             found[0] = found.coming.pop(0)
-        shown = [(p, n) for p, n in sorted(found.items()) if p not in found.shut]
+        shown = [(p, n) for p, n in sorted(found.items()) if p not in found.shut | found.still]
         return [Watermark(p, logged[p], logged[p], n, 0, 1, found.state) for p, n in shown]
 
     monkeypatch.setattr(stream, "marks", marks)
@@ -198,6 +203,24 @@ def test_one_that_does_not_open_keeps_nobody_from_the_others(ends, options):
     ends.shut = {8}
     with pytest.raises(Unavailable):
         available_now(reader(**options))
+
+
+@pytest.mark.parametrize("options", [{}, {"partitions": "0,3"}])
+@pytest.mark.parametrize("now", [False, True])
+def test_one_that_stands_still_and_cannot_be_shown_stays_where_it_is(ends, options, now):
+    """Once its node had been started again no query over it went on, AvailableNow neither, until it was mended."""
+    begun = reader(**options).latestOffset(reader(**options).initialOffset(), ReadAllAvailable())
+    ends[0], ends.still = 150, {3}
+    found = reader(**options)
+    if now:
+        found.prepareForTriggerAvailableNow()
+    later = found.latestOffset(begun, ReadAllAvailable())
+    assert later["next"] == {"0": 151, "3": 201}
+    ends.still, ends[3] = set(), 250
+    assert found.latestOffset(later, ReadAllAvailable())["next"] == {"0": 151, "3": 201 if now else 251}
+    ends.still = {3}
+    with pytest.raises(Unavailable):  # where is it to begin?
+        reader(**options).initialOffset()
 
 
 def test_one_that_is_named_and_not_open_yet_is_there(ends, monkeypatch):
