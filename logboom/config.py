@@ -193,13 +193,13 @@ def _check_names(tree: Mapping[str, Any]) -> None:
         keys = [f.name for f in msgspec.structs.fields(sections[section])]
         for key in values:
             if key not in keys:
-                _unknown(f"{section}.{key}", [f"{section}.{k}" for k in keys])
+                _unknown(key, keys, f"{section}.")
 
 
-def _unknown(path: str, known: Any) -> None:
-    near = difflib.get_close_matches(path, list(known), 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"unknown setting {path}{hint}", path=path)
+def _unknown(name: str, known: Any, section: str = "") -> None:
+    near = difflib.get_close_matches(name, list(known), 1)
+    hint = f"did you mean {section}{near[0]}?" if near else "docs/configuration.md has all that there are"
+    raise ConfigError(f"unknown setting {section}{name}; {hint}", path=f"{section}{name}")
 
 
 def _member(row: str) -> dict[str, str]:

@@ -128,6 +128,22 @@ class Status(IntEnum):
         return Status, (self._value_,)  # by name, as Python 3.11 does it, others are not found
 
 
+REFUSALS: Final = {
+    Status.NOT_FOUND: "delete of a key that is not there",
+    Status.MISMATCH: "cas, or a comparison, that found another value",
+    Status.WRONG_TYPE: "add on a key that holds bytes, or another kind or count of numbers",
+    Status.OVERFLOW: "add that leaves the 64-bit range",
+    Status.INVALID: "what this state machine cannot read",
+}
+"""For people: what commands with such a status were. Those of users' state machines only they know."""
+
+
+def refusal(name: str, count: int) -> str:
+    """``count`` commands with the status of this ``name``, in either case, for people."""
+    means = REFUSALS.get(Status.__members__.get(name.upper(), Status.OK), "")
+    return f"{count} {name}" + (f": {means}" if means else "")
+
+
 def _grown(kind: type[T]) -> type[T]:
     """What an earlier release has pickled, with fewer fields, is read: those that came since are as by default."""
 
@@ -289,7 +305,7 @@ def is_lineage(text: object) -> bool:
 
 def lineage_shown(lineage: str | None) -> str:
     """For people."""
-    return lineage or ("none yet" if lineage is None else "of its first history")
+    return lineage or ("none yet" if lineage is None else "first history")
 
 
 ID_LENGTH_MAX: Final = 64

@@ -39,6 +39,19 @@ COMMANDS: Final = {
     "bench": ("logboom.cli.bench", "bench"),
     "chaos": ("logboom.cli.chaos", "chaos"),
 }
+SECTIONS: Final = {
+    "node": "Start nodes",
+    "submit": "Write, read, wait",
+    "status": "Look after a cluster",
+    "restore": "Files of a node, or of a backup",
+    "bench": "Load and faults",
+}
+"""Of the list of commands: the first one of each, and its heading."""
+SUBMITTED: Final = {each: each for each in ("put", "delete", "cas", "add", "record", "delete-prefix")} | {
+    "del": "delete"
+}
+"""What others call commands of the program, and what of it is submitted."""
+FOLLOWED: Final = frozenset(("watch", "consume"))
 STDOUT, STDERR = 1, 2
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_SERVER = 1, 2, 3, 4
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
@@ -47,13 +60,19 @@ UNREACHABLE_CODES: Final = frozenset(("unavailable", "unknown_outcome", "deadlin
 SERVER_CODES: Final = frozenset(("corrupt_data", "protocol", "error"))
 
 
-HELP: Final = """Commands ordered by one Raft log, stored and applied in many partitions, exactly once.
+PORTS: Final = "in the examples nodes answer clients at port 7701, other nodes at 7801; 7901 is the status page"
+HELP: Final = """Start, use and look after a logboom cluster: replicated keys and logs, written exactly once.
 
 \b
-Try it:
-  logboom local                 (prints what to export in another terminal; there:)
-  logboom submit -p 0 put greeting hello
+Try it, in two terminals:
+  logboom local                               1: three nodes; it prints an `export` line
+  export LOGBOOM_ENDPOINTS=...                2: that line
+  logboom submit -p 0 put greeting hello      2: a key and its value, into partition 0
   logboom get -p 0 greeting
+
+\b
+LOGBOOM_ENDPOINTS: addresses of nodes, host:port,host:port
+LOGBOOM_TLS_DIR: a directory with ca.pem, client.pem and client.key
 
 \b
 Exit status: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 server error, 5 unhealthy.
@@ -70,6 +89,32 @@ class _Lazy(click.Group):
         module, name = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = "" if ctx.resilient_parsing else args[0]
+        if word in SUBMITTED:
+            raise click.UsageError(
+                f"no such command {word!r}: `logboom submit -p PARTITION {SUBMITTED[word]} ...` does that", ctx
+            )
+        if word in FOLLOWED:
+            raise click.UsageError(f"no such command {word!r}: `logboom tail -p PARTITION --follow` follows a log", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {}
+        title = ""
+        width = max(map(len, COMMANDS))
+        for name in self.list_commands(ctx):
+            title = SECTIONS.get(name, title)
+            command = self.get_command(ctx, name)
+            if command is not None:
+                short = command.get_short_help_str(formatter.width - 6 - width)
+                rows.setdefault(title, []).append((name.ljust(width), short))
+        for each, found in rows.items():
+            with formatter.section(each):
+                formatter.write_dl(found)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -115,6 +160,8 @@ def exit_status(error: LogboomError) -> int:
 
 def _hint(error: LogboomError) -> str:
     """What to look at, where the error itself cannot say it."""
+    if "port for clients" in error.message:  # somebody is there, and does not speak as nodes do to clients
+        return f" ({PORTS})"
     if error.code == "not_leader" and not error.fields.get("leader"):  # whoever was asked leads no more, or not yet
         return "; in all this time no node has led: `logboom status` says which can be reached"
     if error.code == "unavailable" and error.fields.get("addresses"):

@@ -20,7 +20,7 @@ from typing import IO, Any, Final, TypeVar
 
 import click
 
-from logboom.cli import STDOUT, nobody_reads, talk
+from logboom.cli import PORTS, STDOUT, nobody_reads, talk
 from logboom.client import IN_CLEAR
 from logboom.commands import Value
 from logboom.config import PARTITIONS_MAX
@@ -195,7 +195,8 @@ class Target:
         found = client()
         with suppress(InvalidRequest):  # it is closed
             if found is not None and not found.has_met:
-                talk(f"logboom: no node has answered yet ({self.endpoints}); trying for {self.timeout:g} s (--timeout)")
+                trying = f"trying for {self.timeout:g} s (--timeout); {PORTS}"
+                talk(f"logboom: no node has answered yet ({self.endpoints}); {trying}")
 
 
 def cluster_options(command: F) -> F:

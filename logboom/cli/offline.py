@@ -71,7 +71,8 @@ def verify(path: Path, output: str) -> None:
                 click.echo(f"{row['level']}: {place}: {row['problem']}. {row['advice']}")
     if output not in ("json", "jsonl"):
         looked = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())
-        talk(f"logboom: looked at {looked}")
+        sound = "" if report.damaged or report.unread else "; nothing is damaged"
+        talk(f"logboom: looked at {looked}{sound}")
     if report.unread:  # what else is found may come of that
         count = sum(row["level"] == "unread" for row in rows)
         talk(f"logboom: {path}: another release wrote {count} of its files: verify it with that [incompatible_version]")

@@ -30,20 +30,29 @@ OPENS_S = 30
 """Thousands that are created at once take a while."""
 NOT_OPEN = "`open` of a state machine has not returned there"
 Answers = Mapping[str, dict[str, Any] | LogboomError]
+HELP = """How each node and each partition stands.
+
+Exit status 5 when something needs a hand: no majority, no leader, a partition that is held or damaged, a full disk,
+states that differ; what to do is in docs/operating.md, "By what you see". 3 if no node answers. A minority that is
+away is told on stderr and is no failure.
+
+\b
+recovered    the node has come as far as before its start, and answers
+connected    members that it has a link with, itself among them, of all
+waiters      barriers and reads that wait there
+scrub        how far the pass over all bytes is, and what damage it found
+lineage      which history of the cluster; each restore begins another one
+lag          how many batches of the whole cluster a partition's state is behind
+"""
 
 
-@click.command(epilog="Example:  logboom status -o json")
+@click.command(help=HELP, epilog="Example:  logboom status -o json")
 @click.option("--node", help="Only this node (id or address).")
 @click.option("--digests", is_flag=True, help="State digests too; reads all state.")
 @output_option
 @cluster_options
 def status(target: Target, node: str | None, digests: bool, output: str) -> None:
-    """Every node and partition.
-
-    Exit status 5 when something needs a hand: no majority, no leader, a partition that is held or damaged, a full disk,
-    states that differ; what to do is in docs/operating.md, "By what you see". 3 if no node answers. A minority that is
-    away is told on stderr and is no failure.
-    """
+    """See HELP."""
     with target.connect() as client:
         answers: Answers = (
             client.status_all(digests=digests) if node is None else {node: client.status(node=node, digests=digests)}

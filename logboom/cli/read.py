@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -129,6 +129,8 @@ def scan(
     """Keys of a range, ascending, and their values.
 
     Without -p of all partitions that have keys, one after the other, all as of one moment.
+
+    Columns: the partition (without -p), key, value. `-o jsonl` names them.
     """
     if partition is None and (stale or max_staleness is not None):
         raise click.UsageError("--stale and --max-staleness need --partition")
@@ -153,7 +155,21 @@ def _entry(key: bytes, value: Value, encoding: str) -> dict[str, Any]:
     return {"key": to_text(key, encoding), "value": shown(value, encoding)}
 
 
+TAIL_HELP: Final = """The committed log of a partition, or of all partitions in global order.
+
+\b
+Columns: partition, index, global index, time (ms since 1970), key, and then
+  of kv       the command and its values; of a cas the new one comes first,
+              then the expected one
+  of others   the payload
+`-o jsonl` names them.
+
+Without -p the leader says which partitions there are. While nobody leads, --node reads those that this node knows.
+"""
+
+
 @click.command(
+    help=TAIL_HELP,
     short_help="The log of a partition, or of all in global order.",
     epilog="\b\nExamples:\n  logboom tail -p 3 -f\n  logboom tail --start-global 100 -o jsonl",
 )
@@ -191,10 +207,7 @@ def tail(
     encoding: str,
     output: str,
 ) -> None:
-    """The committed log of a partition, or of all partitions in global order.
-
-    Which partitions there are the leader is asked; while there is none, --node has those that this node knows of.
-    """
+    """See TAIL_HELP."""
     if partition is None and (start or key_prefix is not None or header is not None):
         raise click.UsageError("--start, --key-prefix and --header need --partition")
     if follow and output == "json":

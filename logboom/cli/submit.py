@@ -33,12 +33,17 @@ from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
 from logboom.routing import partition_of_record
 from logboom.sync_client import SyncClient
-from logboom.types import PRODUCER_ID_BYTES, Receipt, Record, Status
+from logboom.types import PRODUCER_ID_BYTES, Receipt, Record, Status, refusal
 
 CHUNK_RECORDS: Final = 4_000
 CHUNK_BYTES: Final = 512 * 1024
 FINE: Final = frozenset((Status.OK, Status.UNKNOWN_RESULT, Status.OTHERWISE, Status.MORE))
 """What is not refused."""
+FINE_NAMES: Final = frozenset(status.name.lower() for status in FINE)
+AS_RECORD: Final = (
+    "is a log: it keeps commands as records, which `logboom tail` shows, and has no keys to get; "
+    "`record PAYLOAD [KEY]`, or --raw, submits a payload"
+)
 
 HELP: Final = """Submit commands, in order, and print where they landed.
 
@@ -53,9 +58,11 @@ A command, as arguments or one per line, is one of:
 
 JSON lines, CSV and Parquet have the fields op, key, value, expected, numbers, end, partition; JSON lines
 op txn with compares, then and otherwise, too. A field that the op does not take is refused, unless it is empty.
-A `log` partition keeps what it is given as a record: commands have no effect there.
-With --raw lines are no commands but payloads, whatever the file is called: all bytes up to the end of the line, \\n or
-\\r\\n. An empty line is a record with an empty payload.
+
+A `log` partition keeps whatever it is given as a record: a `put` sets no key there.
+With --raw each line is not a command but a record's payload, whatever the file is called: all bytes up to the end of
+the line, \\n or \\r\\n. An empty line is a record with an empty payload.
+
 Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
 """
 
@@ -215,6 +222,8 @@ class _Totals:
             self._producer = hashlib.blake2b(once.encode(), digest_size=PRODUCER_ID_BYTES).digest()
         self._users = set[int]()
         """Partitions that users may write to."""
+        self._plain = set[int]()
+        """And logs that were sent a command."""
         self._sequences: Counter[int] = Counter()
         self._count: int | None = None
         self._parts: dict[int, dict[str, Any]] = {}
@@ -273,8 +282,12 @@ class _Totals:
             )
 
     def tell_refused(self) -> None:
-        """Say on stderr that some were refused."""
-        talk(f"logboom: {self.refused} of {self.sent} commands took no effect; `results` says why [refused]")
+        """Say on stderr that some were refused, and why."""
+        counts = Counter[str]()
+        for row in self._parts.values():
+            counts.update({name: n for name, n in (row["results"] or {}).items() if name not in FINE_NAMES})
+        why = "; ".join(refusal(name, count) for name, count in sorted(counts.items()))
+        talk(f"logboom: {self.refused} of {self.sent} commands took no effect ({why}) [refused]")
 
     def tell_more(self) -> None:
         """Say on stderr that there may be more keys to remove."""
@@ -284,13 +297,15 @@ class _Totals:
 
     def _where(self, line: int, row: Row) -> tuple[int, Record]:
         try:
-            record = to_record(command_of(row, self._encoding))
+            command = command_of(row, self._encoding)
+            record = to_record(command)
             own = partition_of_row(row)
             given = own if own is not None else self._partition
             if given is None:
                 self._check_route(record)
             else:
                 self._check_users(given)
+                self._tell_of_log(given, command)
         except (click.UsageError, InvalidRequest) as error:
             raise click.UsageError(f"{self._unit} {line}: {error}" if line else str(error)) from None
         if given is not None:
@@ -309,6 +324,14 @@ class _Totals:
         if partition not in self._users:
             refuse_cursors(self._client, partition)
             self._users.add(partition)  # or the nodes say what it is
+
+    def _tell_of_log(self, partition: int, command: object) -> None:
+        """Once for each: who sends a `put` there may look for the key."""
+        if isinstance(command, Record) or partition in self._plain:
+            return
+        if self._client.state_machines().get(partition) == "log":
+            self._plain.add(partition)
+            talk(f"logboom: partition {partition} {AS_RECORD}")
 
     def _check_route(self, record: Record) -> None:
         if not self._by_key:

@@ -26,7 +26,8 @@ def hint(*, heard: bool, secured: bool) -> str:
     return " before it said anything; " + (
         "it may refuse our certificate, or miss one"
         if secured
-        else "it may want TLS, have no room for one more, or not be the port for clients"
+        else "it may want TLS (`tls`, --tls-dir, LOGBOOM_TLS_DIR), have no room for one more, or not be the port for "
+        "clients"
     )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from logboom.commands import ADD_NUMBERS_MAX
 from logboom.errors import InvalidRequest, NoSuchPartition
-from logboom.spark.options import Op, WriteOptions
+from logboom.spark.options import Op, WriteOptions, ids_shown
 
 COLUMNS: Final = ("partition", "key", "value", "headers", "op", "numbers")
 
@@ -112,7 +112,7 @@ def _existing(asked: tuple[int, ...] | None, machines: Mapping[int, str]) -> tup
     missing = [p for p in asked if p not in machines]
     if missing:
         raise NoSuchPartition(
-            f"option partitions names {missing[0]}; this cluster has {len(machines)}, the last one {max(machines)}",
+            f"option partitions names {missing[0]}, which does not exist; this cluster has {ids_shown(machines)}",
             partition_id=missing[0],
             partitions=len(machines),
         )

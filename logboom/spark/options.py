@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -66,6 +66,11 @@ NO_TABLE: Final = (
     "Spark hands no options of a table (CREATE TABLE) to a Python source: use CREATE TEMPORARY VIEW v USING logboom "
     "OPTIONS (...)"
 )
+NO_KAFKA: Final = (
+    "logboom has no kafka.* options; option endpoints takes the addresses of the nodes, host:port,host:port"
+)
+RANGES_SHOWN: Final = 10
+"""Of ids, in a message."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -247,6 +252,20 @@ def columns_asked(given: Mapping[str, str]) -> tuple[View, bool, bool]:
     return view, _flag(rows, "includeHeaders", default=False), _flag(rows, "includeProducer", default=False)
 
 
+def ids_shown(ids: Iterable[int]) -> str:
+    """As option ``partitions`` takes them, ``0-7,9``; of very many pieces the first ones, and the last."""
+    found: list[list[int]] = []
+    for each in sorted(ids):
+        if found and found[-1][1] == each - 1:
+            found[-1][1] = each
+        else:
+            found.append([each, each])
+    pieces = [str(first) if first == last else f"{first}-{last}" for first, last in found]
+    if len(pieces) > RANGES_SHOWN:
+        pieces[RANGES_SHOWN - 1 : -1] = ["..."]
+    return ",".join(pieces) or "none"
+
+
 def _checked(given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> dict[str, str]:
     rows = {str(k).lower(): str(v) for k, v in given.items()}
     if "provider" in rows:
@@ -261,8 +280,11 @@ def _checked(given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> 
             raise InvalidRequest(
                 f"option {KNOWN[name]} does not apply to {doing}; options here: {', '.join(sorted(allowed))}"
             )
-        near = difflib.get_close_matches(name, [a.lower() for a in allowed], n=1, cutoff=0.0)
-        raise InvalidRequest(f"unknown option {name!r}; did you mean {KNOWN[near[0]]}?")
+        if name.startswith("kafka."):
+            raise InvalidRequest(f"unknown option {name!r}: {NO_KAFKA}")
+        near = difflib.get_close_matches(name, [a.lower() for a in allowed], n=1)
+        hint = f"did you mean {KNOWN[near[0]]}?" if near else f"options here: {', '.join(sorted(allowed))}"
+        raise InvalidRequest(f"unknown option {name!r}; {hint}")
     return rows
 
 

@@ -31,7 +31,7 @@ from logboom.errors import (
 from logboom.spark.connection import session
 from logboom.spark.options import Target
 from logboom.spark.sink import TaskReport, Went, WritePlan
-from logboom.types import GlobalLogIndex, Token, lineage_shown
+from logboom.types import GlobalLogIndex, Token, lineage_shown, refusal
 
 Check = Callable[[WritePlan, "Report"], "Report"]
 log: Final = logging.getLogger("logboom.spark")
@@ -150,7 +150,7 @@ def _check_refused(plan: WritePlan, report: Report) -> None:
         )
     if not report.rejected:
         return
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(report.rejected.items()))
+    counts = "; ".join(refusal(name, count) for name, count in sorted(report.rejected.items()))
     refused = (
         f"the state machine refused {sum(report.rejected.values())} of {report.rows} commands of write "
         f"{plan.write_id} ({counts}); all others took effect"

@@ -21,7 +21,7 @@ from logboom.errors import (
 )
 from logboom.spark.connection import Session
 from logboom.spark.ends import check_node, marks
-from logboom.spark.options import EARLIEST, LATEST, ReadOptions
+from logboom.spark.options import EARLIEST, LATEST, ReadOptions, ids_shown
 from logboom.spark.times import Looks, offsets_from
 
 log: Final = logging.getLogger("logboom.spark")
@@ -94,7 +94,7 @@ def state_shares(options: ReadOptions, session: Session) -> list[Share]:
     known = session.run(lambda client: client.partitions())
     if options.partitions is None:  # beside the logs that there are, say
         known = [p for p in known if machines[p] == "kv"] or known
-    chosen = _chosen(options, known, count=len(known))
+    chosen = _chosen(options, known, every=known)
     other = [p for p in chosen if machines[p] != "kv"]
     if other:
         raise InvalidRequest(f"partition {other[0]} runs {machines[other[0]]}, which has no keys to read: view=log")
@@ -291,7 +291,7 @@ def split(shares: Sequence[Share], tasks_min: int) -> list[Share]:
 
 def _logs(options: ReadOptions, session: Session, last: Mapping[int, int]) -> list[Share]:
     shown = session.run(lambda client: client.partitions())
-    chosen = _chosen(options, sorted(last), count=len(shown))
+    chosen = _chosen(options, sorted(last), every=shown)
     from_time = options.start_time_ms is not None
     earliest = [p for p in chosen if last[p] and not from_time and _asked(options.start, p, EARLIEST) == EARLIEST]
     held = first_asked(options, session, {p: last[p] for p in earliest})
@@ -321,16 +321,16 @@ def check_in_log(option: str, offset: int, partition: int, last: int) -> None:
         )
 
 
-def _chosen(options: ReadOptions, known: Sequence[int], *, count: int) -> list[int]:
+def _chosen(options: ReadOptions, known: Sequence[int], *, every: Sequence[int]) -> list[int]:
     chosen = list(options.partitions) if options.partitions is not None else list(known)
     named = [p for offsets in (options.start, options.end) if isinstance(offsets, Mapping) for p in offsets]
     there = frozenset(known)
     missing = [p for p in (*chosen, *named) if p not in there]
     if missing:
         raise NoSuchPartition(
-            f"partition {missing[0]} does not exist; this cluster has {count}",
+            f"partition {missing[0]} does not exist; this cluster has {ids_shown(every)}",
             partition_id=missing[0],
-            partitions=count,
+            partitions=len(every),
         )
     read = frozenset(chosen)
     passed = [p for p in named if p not in read]

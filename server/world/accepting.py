@@ -47,6 +47,18 @@ NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """A name may have an address that this machine has not: `localhost` where there is no IPv6, as in most containers."""
 
 
+ADVICE: Final = {
+    errno.EADDRNOTAVAIL: "; this machine has no such address: `client_address`, `peer_address` and `http_address` of "
+    "[node] say where to listen instead",
+    errno.EADDRINUSE: "; another process listens there",
+}
+
+
+def why_not(error: OSError) -> str:
+    """For people: why a port cannot be bound."""
+    return f"{error.strerror or error}{ADVICE.get(error.errno or 0, '')}"
+
+
 class Port:
     """Listens until it is closed. Connections that are open are the caller's."""
 

@@ -15,7 +15,7 @@ from logboom.errors import ConfigError
 from ports.http import HttpLimits, HttpRequest, HttpResponse, Respond
 from ports.invariant import InvariantViolated
 from ports.seldom import Seldom
-from server.world.accepting import Port
+from server.world.accepting import Port, why_not
 from server.world.addresses import names_in, split_address
 from server.world.clock_os import OsClock
 from server.world.http_requests import REASONS, HttpRefused, RequestDecoder
@@ -224,9 +224,7 @@ class OsHttpListener:
         try:
             self.address = await self._port.bind(host, port, self.limits.connections_max)
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {address}: {error.strerror or error}", path="node.http_address"
-            ) from error
+            raise ConfigError(f"cannot listen on {address}: {why_not(error)}", path="node.http_address") from error
 
     def make_room(self) -> bool:
         """For one more. Where there is none the oldest goes that asks for nothing, else that does not take its answer.

@@ -12,7 +12,7 @@ from logboom.errors import ConfigError
 from ports.clock import Clock
 from ports.net import Connection, ConnectionHandler, ConnectionLimits
 from ports.seldom import Seldom
-from server.world.accepting import CLOSE_S, Port
+from server.world.accepting import CLOSE_S, Port, why_not
 from server.world.addresses import split_address
 from server.world.connection_os import AsyncioConnection, Reading
 from server.world.crowd import Crowd
@@ -87,7 +87,7 @@ class AsyncioNetwork:
         try:
             found = await bound.bind(host, port, BACKLOG)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {address}: {error.strerror or error}", path="address") from error
+            raise ConfigError(f"cannot listen on {address}: {why_not(error)}", path="address") from error
         return AsyncioListener(bound, found, crowd.open)
 
     async def dial(

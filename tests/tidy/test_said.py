@@ -11,7 +11,7 @@ import click
 import msgspec
 import pytest
 
-from logboom.cli import cli
+from logboom.cli import COMMANDS, SECTIONS, cli
 from logboom.settings import Settings
 from logboom.spark import options
 from server.metrics.catalogue import METRICS, PREFIX
@@ -90,7 +90,13 @@ def test_lists_of_commands_say_what_each_does_in_a_line() -> None:
     for command in every(cli, click.Context(cli, info_name="logboom")):
         if isinstance(command, click.Group):
             shown = command.get_help(click.Context(command, info_name="logboom", terminal_width=80))
-            assert re.findall(r"^ .*\.\.\.$", shown.partition("Commands:")[2], re.MULTILINE) == []
+            assert re.findall(r"^ .*\.\.\.$", shown.partition("Options:")[2], re.MULTILINE) == []
+
+
+def test_the_list_of_all_commands_has_each_once_below_a_heading() -> None:
+    shown = cli.get_help(click.Context(cli, info_name="logboom", terminal_width=80)).partition("Options:")[2]
+    assert re.findall(r"^  ([a-z]+)  ", shown, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^([A-Z].*):$", shown, re.MULTILINE) == list(SECTIONS.values())
 
 
 @cache
@@ -151,7 +157,7 @@ def test_a_picture_can_be_drawn(page: Path) -> None:
 
 
 def test_the_options_of_spark_are_those_of_the_page() -> None:
-    page = (ROOT / "docs" / "spark.md").read_text().partition("## For who knows Kafka")[0]
+    page = (ROOT / "docs" / "spark.md").read_text().partition("## If you know Kafka")[0]
     rows = {
         each for row in re.findall(r"^\| (`[a-zA-Z`, ]+) \|", page, re.MULTILINE) for each in re.findall(r"\w+", row)
     }

@@ -54,12 +54,13 @@ def test_the_notebook(spark, small, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == "0 read\n100 users, 0 differ\n"
 
 
-def test_the_guide(spark, tmp_path):
+def test_the_guide(spark, tmp_path, monkeypatch):
     """From top to bottom: each block uses what stands above it."""
     with LocalCluster(nodes=1, partitions=4) as running, running.client() as client:
         assert [client.create_partition(state_machine="log") for _ in range(4)] == [4, 5, 6, 7]
+        monkeypatch.setenv("LOGBOOM_ENDPOINTS", running.endpoints)
         spark = spark.newSession()  # with temporary views of its own
-        names = {"spark": spark, "E": running.endpoints}
+        names = {"spark": spark}
         spark.createDataFrame([("ann", 3), ("bob", 4)], ["customer", "pieces"]).createOrReplaceTempView("sales")
         for kind, block in re.findall(r"^ *```(python|sql)\n(.*?)^ *```", GUIDE, re.DOTALL | re.MULTILINE):
             if kind == "python":
@@ -67,10 +68,13 @@ def test_the_guide(spark, tmp_path):
                 continue
             for statement in filter(str.strip, block.replace("127.0.0.1:7701", running.endpoints).split(";")):
                 spark.sql(statement)
-        found = {bytes(row.key): row.numbers[0] for row in names["state"].collect()}
+        names["query"].processAllAvailable()
+        found = {bytes(row.key): row.numbers or bytes(row.value) for row in names["state"].collect()}
+        assert (found.pop(b"type/N14228"), found.pop(b"type/N24211")) == (b"737-824", b"737-824")
+        assert (found.pop(b"UA1545"), found.pop(b"UA1714")) == ([1, 7], [1, 7])
         twice = dict.fromkeys((b"N14228", b"N24211"), 2)  # submit wrote what save() had, under another name
-        assert found == {**twice, b"ann": 3, b"bob": 4}
-        assert names["log"].count() == names["once"].count() == 6
+        assert {key: numbers[0] for key, numbers in found.items()} == {**twice, b"ann": 3, b"bob": 4}
+        assert names["log"].count() == names["once"].count() == 10
         client.submit(4, [Record(b"12345", b"k"), Record(b"67", b"k")])
         names["query"].processAllAvailable()
         names["query"].stop()

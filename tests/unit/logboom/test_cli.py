@@ -76,6 +76,9 @@ def test_examples_of_help_are_not_broken_over_lines() -> None:
     ("args", "says"),
     [
         (["bogus"], "No such command"),
+        (["put", "a", "b"], "`logboom submit -p PARTITION put ...`"),
+        (["del", "a"], "`logboom submit -p PARTITION delete ...`"),
+        (["watch", "a"], "`logboom tail -p PARTITION --follow`"),
         (["submit", "-p", "0", "putt", "a", "b"], "put KEY VALUE"),
         (["submit", "put", "a", "b"], "--partition or --by-key"),
         (["submit", "-p", "0", "--by-key", "put", "a", "b"], "not both"),

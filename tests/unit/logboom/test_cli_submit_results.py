@@ -21,7 +21,36 @@ def test_commands_without_effect_are_1(node: FakeNode, capsys) -> None:
     status, out, err = run(capsys, "submit", "-p", "0", "cas", "a", "b", "c", "-o", "jsonl")
     assert status == 1
     assert json.loads(out)["results"] == {"mismatch": 1}
-    assert "took no effect" in err
+    assert err == (
+        "logboom: 1 of 1 commands took no effect (1 mismatch: cas, or a comparison, that found another value) "
+        "[refused]\n"
+    )
+
+
+def test_each_status_is_told_in_words(node: FakeNode, capsys, tmp_path: Path) -> None:
+    said = bytes((Status.OVERFLOW, Status.OK, 77, Status.WRONG_TYPE, Status.OVERFLOW))
+    rows = [[0, 1, 5, 1, 0, said]]
+    node.answers[Kind.SUBMIT] = lambda s, f: s.send(f, Kind.SUBMITTED, {"parts": rows, "commit_index": 1})
+    path = tmp_path / "x"
+    path.write_text("add k 1\n" * 5)
+    status, _, err = run(capsys, "submit", "-p", "0", "-f", str(path))
+    assert status == 1
+    assert "4 of 5 commands took no effect (1 other_77; 2 overflow: add that leaves the 64-bit range; 1 wrong" in err
+
+
+def test_who_sends_a_command_to_a_log_is_told_that_it_is_one(
+    node: FakeNode, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [[0, "kv", "write_ahead"], [1, "log", "write_ahead"]]
+    monkeypatch.setattr(FakeNode, "rows", property(lambda _: kinds))
+    path = tmp_path / "x"
+    path.write_text("put k v\n" * 2)
+    status, _, err = run(capsys, "submit", "-p", "1", "-f", str(path))
+    assert status == 0
+    assert err.count("partition 1 is a log: it keeps commands as records") == 1
+    for args in (["-p", "1", "record", "v"], ["-p", "1", "--raw", "-f", str(path)], ["-p", "0", "put", "k", "v"]):
+        status, _, err = run(capsys, "submit", *args)
+        assert (status, err) == (0, "")
 
 
 @pytest.mark.parametrize("once", [[], ["--once", "load-1"]])
@@ -39,7 +68,7 @@ def test_results_that_only_some_requests_have_are_added_up(node: FakeNode, capsy
     status, out, err = run(capsys, "submit", "-p", "0", "--wait", "committed", "-f", str(path), "-o", "json", *once)
     assert (json.loads(out)[0]["records"], json.loads(out)[0]["results"]) == (CHUNK_RECORDS + 10, {"mismatch": 10})
     assert status == 1
-    assert f"10 of {CHUNK_RECORDS + 10} commands took no effect" in err
+    assert f"10 of {CHUNK_RECORDS + 10} commands took no effect (10 mismatch: " in err
 
 
 def test_an_empty_name_is_none_to_submit_under(node: FakeNode, capsys) -> None:

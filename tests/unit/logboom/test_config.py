@@ -77,6 +77,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     [
         ({"raft.hartbeat_ms": 1}, "raft.hartbeat_ms", "did you mean raft.heartbeat_ms"),
         ({"rafft.heartbeat_ms": 1}, "rafft", "did you mean raft"),
+        ({"http.addr": 1}, "http.addr", "unknown setting http.addr; docs/configuration.md has all"),
         ({"node.log_level": "loud"}, "node.log_level", "debug, info, warning, error"),
         ({"node.log_format": "jsn"}, "node.log_format", "auto, json, console"),
         ({"node.client_address": "foo"}, "node.client_address", "is not host:port"),

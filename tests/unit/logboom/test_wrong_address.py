@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from logboom import SyncClient
 from logboom.certs import client_context, make_test_authority
-from logboom.cli import common
+from logboom.cli import PORTS, common
 from logboom.client.connection import NodeConnection
 from logboom.client.pool import parse_endpoints
 from logboom.errors import ConfigError, InvalidRequest, Unauthenticated, Unavailable
@@ -90,7 +91,10 @@ async def test_one_that_never_answers_may_be_another_port() -> None:
 
 async def test_one_that_hangs_up_may_want_tls_or_be_another_port() -> None:
     async with other(None) as address:
-        with pytest.raises(Unavailable, match="it may want TLS, have no room for one more, or not be the port"):
+        with pytest.raises(
+            Unavailable,
+            match=r"want TLS \(`tls`, --tls-dir, LOGBOOM_TLS_DIR\), have no room for one more, or not be the p",
+        ):
             await NodeConnection.open(address, tls=None, timeout=5, token=None)
 
 
@@ -122,8 +126,18 @@ def test_who_asks_where_nobody_is_hears_so_before_his_time_is_over(
     status, out, err = run(capsys, "status", "--endpoints", nowhere, "--timeout", "1s")
     assert (status, out) == (3, "")
     first, last = err.splitlines()
-    assert first == f"logboom: no node has answered yet ({nowhere}); trying for 1 s (--timeout)"
+    assert first == f"logboom: no node has answered yet ({nowhere}); trying for 1 s (--timeout); {PORTS}"
     assert f"asked were {nowhere}: is that where nodes run? (--endpoints, LOGBOOM_ENDPOINTS)" in last
+
+
+def test_of_another_port_it_is_said_which_each_is(capsys: Any) -> None:
+    """Each node has three."""
+    silent_port = socket.create_server(("127.0.0.1", 0))
+    with silent_port:
+        address = f"127.0.0.1:{silent_port.getsockname()[1]}"
+        status, _, err = run(capsys, "status", "--endpoints", address, "--timeout", "2500ms")
+    assert status == 3
+    assert f"is that the port for clients? ({PORTS}) [" in err
 
 
 def test_who_is_answered_hears_nothing_of_the_kind(

@@ -21,7 +21,9 @@ from logboom.wire import Kind
 from ports.net import ConnectionLimits
 from server.world import accepting
 from server.world.accepting import SPARE_LEAST, SPARE_MIN, SPARE_SHARE, Port
+from server.world.clock_os import OsClock
 from server.world.crowd import Crowd, address_of
+from server.world.net_os import AsyncioNetwork
 from tests.unit.server.net_world import LIMITS, Serving, Session, serving, until
 
 STRANGERS = 12
@@ -347,3 +349,9 @@ def test_a_crowd_that_has_gone_leaves_nothing_behind() -> None:
         crowd.introduced(one)
     assert (len(crowd), crowd._from, crowd._counts, crowd._strangers, crowd.open) == (0, {}, {}, {}, {})
     assert not crowd.make_room()
+
+
+async def test_an_address_of_another_machine_is_told_how_to_be_replaced() -> None:
+    network = AsyncioNetwork(clock=OsClock(), on_fatal=lambda _: None)
+    with pytest.raises(ConfigError, match="this machine has no such address: `client_address`, `peer_address` and"):
+        await network.listen("192.0.2.1:7701", Session, limits=ConnectionLimits(), tls=None)

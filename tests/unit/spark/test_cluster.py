@@ -64,7 +64,7 @@ def test_a_partition_that_came_since_is_found(node, options):
     assert plan_write(PAIRS, options(partitions="5")).layout.partitions == (5,)
     assert plan_write(PAIRS, options()).layout.partitions == (0, 1, 2, 3), "keys stay where they are"
     assert plan_write(NAMED, options()).layout.partitions == (0, 1, 2, 3, 5), "rows may name any of the same kind"
-    with pytest.raises(NoSuchPartition, match="names 6; this cluster has 6"):
+    with pytest.raises(NoSuchPartition, match="names 6, which does not exist; this cluster has 0-5"):
         plan_write(PAIRS, options(partitions="6"))
 
 

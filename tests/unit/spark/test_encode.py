@@ -151,7 +151,7 @@ def test_a_null_key_gets_the_documented_one_or_is_an_error_that_names_the_column
         ({"key": ["k"], "n": [Decimal("1.5")]}, {"addColumns": "n"}, "for exact sums, to bigint in its smallest unit"),
         ({"partition": ["0"], "value": ["v"], "key": ["k"]}, {}, "column partition must be an integer"),
         ({"partition": [0], "value": ["v"]}, {}, "need a column key"),
-        ({"key": ["k"], "value": ["v"]}, {"partitions": "9"}, "names 9; this cluster has 4"),
+        ({"key": ["k"], "value": ["v"]}, {"partitions": "9"}, "names 9, which does not exist; this cluster has 0-3"),
         ({"key": ["k"], "value": ["v"], "op": ["put"]}, {"op": "put"}, "option or as a column"),
         ({"key": ["k"], "n": [1], "op": ["put"]}, {"op": "delete", "addColumns": "n"}, "option or as a column"),
         ({"key": ["k"], "n": [1], "op": ["add"]}, {"op": "add", "addColumns": "n"}, "option or as a column"),

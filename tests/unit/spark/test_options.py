@@ -3,7 +3,7 @@ import pytest
 
 from logboom.errors import InvalidRequest, NoSuchPartition
 from logboom.spark.layout import layout_of
-from logboom.spark.options import EARLIEST, LATEST, columns_asked, read_options, write_options
+from logboom.spark.options import EARLIEST, LATEST, columns_asked, ids_shown, read_options, write_options
 
 E = {"endpoints": "127.0.0.1:7701"}
 
@@ -81,7 +81,7 @@ def test_wrong_values_for_writing_say_what_is_taken(options, message):
         ({**E, "minPartitions": "0"}, "minPartitions takes a whole number from 1"),
         ({**E, "fetchBytes": "4MB"}, "fetchBytes takes a whole number"),
         ({**E, "pushdown": "yes"}, "pushdown takes true, false"),
-        ({**E, "maxOffsetPerTriger": "5"}, "did you mean"),
+        ({**E, "numRetris": "5"}, "did you mean numRetries"),
         ({**E, "path": "/data"}, "no paths: load\\(\\) and save\\(\\) without one"),
     ],
 )
@@ -168,6 +168,33 @@ def test_a_cluster_whose_partitions_were_all_destroyed_is_said_to_have_none():
     for options in ({}, {"partitions": "3"}):
         with pytest.raises(NoSuchPartition, match="this cluster has none"):
             layout_of(schema, write_options({**E, **options}), {})
+
+
+def test_an_option_that_is_like_none_is_told_which_there_are():
+    with pytest.raises(
+        InvalidRequest, match=r"unknown option 'topic'; options here: addColumns, barrierLevel, .*tlsDir"
+    ):
+        write_options({**E, "topic": "t"})
+    with pytest.raises(
+        InvalidRequest, match=r"'kafka.bootstrap.servers': logboom has no kafka\.\* options; option endp"
+    ):
+        read_options({**E, "kafka.bootstrap.servers": "a:9092"}, stream=True)
+
+
+def test_a_partition_that_is_not_there_is_told_which_are():
+    """One that was destroyed is below the last one."""
+    schema = pa.schema([("key", pa.string()), ("value", pa.string())])
+    there = dict.fromkeys((0, 1, 2, 4, 6, 7), "kv")
+    with pytest.raises(NoSuchPartition, match=r"names 3, which does not exist; this cluster has 0-2,4,6-7$"):
+        layout_of(schema, write_options({**E, "partitions": "2-4"}), there)
+
+
+def test_ids_are_shown_as_the_option_takes_them():
+    assert ids_shown([]) == "none"
+    assert ids_shown([5]) == "5"
+    assert ids_shown([3, 0, 2, 9]) == "0,2-3,9"
+    assert ids_shown(range(0, 20, 2)) == "0,2,4,6,8,10,12,14,16,18"
+    assert ids_shown([*range(0, 100_000, 2), 100_001]) == "0,2,4,6,8,10,12,14,16,...,100001"
 
 
 @pytest.mark.parametrize(

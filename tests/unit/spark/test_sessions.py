@@ -145,7 +145,7 @@ def test_what_was_planned_before_a_restore_is_not_read_after_it(node, target, re
     assert list(reader.read(share)) == [""]
     restored(node)
     connection._sessions.pop((os.getpid(), target("t"))).rest()  # an executor that comes later
-    with pytest.raises(LineageMismatch, match=r"planned: that was in 'test' \(of its first history\), and this is"):
+    with pytest.raises(LineageMismatch, match=r"planned: that was in 'test' \(first history\), and this is"):
         list(reader.read(share))
 
 
