@@ -146,7 +146,7 @@ class Replay:
             raise CorruptData(f"{path}: {error}", path=str(path), **error.fields) from error
         highest = max((self._replay(record, path) for record in records), default=0)
         self.sequence = records[-1].next_sequence if records else self.sequence
-        redo_bytes = sum(len(record.body) for record in records if record.kind is Kind.REDO)
+        last_redo = max((record.sequence for record in records if record.kind is Kind.REDO), default=0)
         damage = codec.later_record(raw, end, missing=self.sequence, salt=header.salt)
         if damage is not None or (not last and raw[end:].strip(b"\0")):
             raise CorruptData(
@@ -154,7 +154,7 @@ class Replay:
                 path=str(path),
                 offset=end,
             )
-        tail = Tail(file, end, self.sequence, header.salt, highest, redo_bytes)
+        tail = Tail(file, end, self.sequence, header.salt, highest, last_redo)
         if last:
             self._cut_torn_tail(file, raw, end)
             proven = records[-1].synced if records else 0
