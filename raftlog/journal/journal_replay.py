@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+import structlog
 
 from logboom.errors import CorruptData
 from ports.disk import File
@@ -14,6 +18,10 @@ from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import HardState
 from raftlog.journal.journal_codec import AnotherClusters, Kind
 from raftlog.journal.journal_files import BASE, BROKEN, NAME, NEWEST, JournalFiles, Tail, leftovers, name_of
+
+log = structlog.get_logger(__name__)
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Entry = tuple[bytes, int, int]
 """Command, Raft index, term: the engine's own shape."""
@@ -185,8 +193,12 @@ class Replay:
         if only_zeros(raw, end):  # by far the common case, and much faster to see than to strip
             return
         rest = raw[end:].rstrip(b"\0")
-        # Keep what is cut: an operator may want to know what a power loss left behind.
-        self.files.disk.replace_file(file.path.with_suffix(BROKEN), rest)
+        try:  # keep what is cut: an operator may want to know what a power loss left behind
+            self.files.disk.replace_file(file.path.with_suffix(BROKEN), rest)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("torn_tail_not_kept", path=str(file.path), offset=end, bytes=len(rest), error=str(error))
         file.write([bytes(len(rest))], offset=end)
         file.sync()
 
