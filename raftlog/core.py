@@ -345,6 +345,7 @@ class RaftLog:
         self.engine.connected(peer, up=False)
         self.members.roster.link_down(peer)
         self.repair.peer_down(peer)
+        self.needs.link_down(peer)
         self.events.peer_down(peer)
         self.poke()
 

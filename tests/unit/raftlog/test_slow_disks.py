@@ -106,7 +106,7 @@ class World:
         clock = SimpleNamespace(monotonic=lambda: self.now)
         self.needs = Needs(
             journal=cast(Any, journal),
-            engine=cast(Any, None),
+            engine=cast(Any, SimpleNamespace(acknowledged_by=lambda _: self.acknowledged)),
             feeds=cast(Any, None),
             links=cast(Any, None),
             clock=cast(Any, clock),
@@ -223,6 +223,26 @@ def test_whoever_mends_something_is_fed_all_the_same() -> None:
     world.needs.fetched(PEER, {})
     world.pump()
     assert (world.feeds.state(PEER), world.sent) == ("live", 3 * most + 1)
+
+
+@pytest.mark.parametrize("link_breaks", [False, True])
+def test_whoever_has_mended_it_is_so_no_longer(*, link_breaks: bool) -> None:
+    """It asks no more then, and counted as mending for half a minute: it got all that its link took."""
+    world, most = World(MOST), MOST // BATCH
+    world.needs.fetched(PEER, {})
+    world.write(3 * most)
+    assert world.sent == 3 * most
+    if link_breaks:
+        world.needs.link_down(PEER)
+    else:
+        world.acknowledged = world.journal.last_index
+    before = world.sent
+    world.write(3 * most)
+    world.pump()
+    assert world.sent <= before + most
+    world.needs.fetched(PEER, {})
+    world.pump()
+    assert (world.feeds.state(PEER), world.sent) == ("live", 6 * most), "it lacks something else"
 
 
 @pytest.mark.parametrize(
