@@ -15,22 +15,21 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from logboom.errors import ProtocolError
-from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.types import NodeId, PartitionId
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
 from ports.offload import Offload
-from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
+from raftlog.entries.entry import ROUTE, Route, unpack_routes
 from raftlog.journal.journal import Journal
-from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, free_header, free_in, number, pack, unpack
+from raftlog.links.lacks import LACKS_MAX, NOBODY_HAS, Answers, Lack, free_in, number, unpack
 from raftlog.links.links import Links
 from raftlog.links.payloads import DamagedPayload, Payloads
-from raftlog.repair.giving import Held, read_held
+from raftlog.repair.giving import Giving
 from raftlog.repair.seals import Seals
 
 log = structlog.get_logger(__name__)
 
-ROUTES_PER_FETCH: Final = 16
+ROUTES_PER_FETCH: Final = LACKS_MAX
 ASK_AGAIN_S: Final = 0.5
 NOTHING_MISSING: Final = 1 << 62
 TOLD_MAX: Final = 1 << 16
@@ -72,9 +71,7 @@ class Repair:
         self._links = links
         self._payloads = payloads
         self._journal = journal
-        self._offload = offload
         self._clock = clock
-        self._damaged = damaged
         self._standing = standing
         self._missing: list[Wanted] = []
         self._asked: tuple[NodeId, float] | None = None
@@ -89,6 +86,15 @@ class Repair:
         self._told: dict[bytes, int] = {}
         """What the leader of a term has called lost."""
         self.seals = Seals(lambda digest, on: payloads.seal(digest, on=on))
+        self._giving = Giving(
+            links=links,
+            payloads=payloads,
+            offload=offload,
+            seals=self.seals,
+            damaged=damaged,
+            standing=standing,
+            own=self.own,
+        )
         self.holes: dict[bytes, Wanted] = {}
         """Of what is missing: what the log goes on without."""
         self.hopeless: dict[bytes, Wanted] = {}
@@ -363,7 +369,7 @@ class Repair:
         """FETCH: answer with what we hold, and say why not for the rest. FETCHED: one batch, or why not."""
         self.follow_term()
         if frame.kind is Kind.FETCH:
-            self._answer(peer, frame)
+            self._giving.answer(peer, frame)
         elif "lacks" in frame.header:
             term, asked = number(frame.header, "term"), number(frame.header, "asked")
             self._hear(peer, unpack(frame.header), term=term, asked=asked)
@@ -393,46 +399,6 @@ class Repair:
             return
         if len(self._told) < TOLD_MAX:
             self._told[route.digest] = term
-
-    def _answer(self, peer: NodeId, frame: Frame) -> None:
-        if len(frame.body) % ROUTE_BYTES or len(frame.body) > ROUTES_PER_FETCH * ROUTE_BYTES:
-            raise ProtocolError("FETCH: not a list of routing entries")
-        rows = [Route(PartitionId(p), Term(t), PartitionLogIndex(i), d) for p, t, i, d in ROUTE.iter_unpack(frame.body)]
-        term, asked = number(frame.header, "term"), number(frame.header, "asked")
-        standing = self._standing()
-        held = [route for route in rows if self._payloads.holds(route)]
-        void, sets = frame.header.get("void") is True, number(frame.header, "sets")
-        lacking = [
-            (route, self._lack(route, leads=standing.leads, sets=void or bool(sets >> at & 1)))
-            for at, route in enumerate(rows)
-            if route not in held
-        ]
-        if (standing.term, standing.leader) == (term, peer):
-            for route, lack in lacking:
-                self.seals.put(route.digest, on=void and lack in NOBODY_HAS)
-
-        def done(found: Held | None, error: BaseException | None) -> None:
-            if found is None:
-                log.error("fetch_failed", peer=peer, error=str(error))
-                return
-            given, unreadable, damaged = found
-            now = self._standing()
-            for route, raw in given:
-                # A leader that has it still is not about to declare it void: if ever, that question comes later.
-                free = now.leads and route.digest not in self.seals and self._payloads.holds(route)
-                self._links.send(peer, Kind.FETCHED, free_header(route, term=now.term) if free else {}, [raw])
-            for each in damaged:
-                self._damaged(each)
-            # What was damaged only now is asked for again: whether the state has it applied is not known here.
-            told = [*lacking, *unreadable, *((each.route, Lack.UNKNOWN) for each in damaged)]
-            if told:
-                self._links.send(peer, Kind.FETCHED, pack(told, term=standing.term, asked=asked), [])
-
-        self._offload.submit(lambda: read_held(self._payloads, held), done)
-
-    def _lack(self, route: Route, *, leads: bool, sets: bool) -> Lack:
-        found = self.own(route, sets=sets)
-        return Lack.LOST if leads and found is not Lack.COMPACTED and self._payloads.is_hole(route) else found
 
     def own(self, route: Route, *, sets: bool = False) -> Lack:
         """Why this node does not have a batch. ``sets``: one of this node's that has what it did counts."""
