@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Container, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
@@ -21,7 +22,7 @@ from ports.clock import Clock
 from ports.offload import Offload
 from raftlog.entries.entry import ROUTE, Route, unpack_routes
 from raftlog.journal.journal import Journal
-from raftlog.links.lacks import LACKS_MAX, NOBODY_HAS, Answers, Lack, free_in, number, unpack
+from raftlog.links.lacks import LACKS_MAX, NOBODY_HAS, Answers, Lack, digest_in, number, unpack
 from raftlog.links.links import Links
 from raftlog.links.payloads import DamagedPayload, Payloads
 from raftlog.repair.giving import Giving
@@ -51,6 +52,20 @@ class Standing(NamedTuple):
     leads: bool = False
 
 
+@dataclass(slots=True)
+class _Question:
+    """Under way."""
+
+    peer: NodeId
+    at: float
+    number: int
+    digests: list[bytes]
+    in_turn: bool
+    """It is for all that is missing, in turn."""
+    awaited: bytes
+    """The last batch that comes, if all do."""
+
+
 class Repair:
     """Both sides: asks for what is missing here, answers what peers ask."""
 
@@ -74,9 +89,7 @@ class Repair:
         self._clock = clock
         self._standing = standing
         self._missing: list[Wanted] = []
-        self._asked: tuple[NodeId, float] | None = None
-        self._awaited: Route | None = None
-        """Last route of the request under way."""
+        self._asked: _Question | None = None
         self._turn, self._others = 0, False
         """Where those begin that are asked for in the next question which is for all in turn; the last one was."""
         self._numbers = itertools.count(1)
@@ -90,6 +103,7 @@ class Repair:
             links=links,
             payloads=payloads,
             offload=offload,
+            clock=clock,
             seals=self.seals,
             damaged=damaged,
             standing=standing,
@@ -201,7 +215,7 @@ class Repair:
             log.info("payload_repaired")
             return True
         now = self._clock.monotonic()
-        if self._asked is None or now - self._asked[1] >= ASK_AGAIN_S:
+        if self._asked is None or now - self._asked.at >= ASK_AGAIN_S:
             self._ask(now)
         return not self.blocked
 
@@ -214,7 +228,7 @@ class Repair:
             self._turn = max(begin, self._turn - len(done))
         for each in done:
             self.holes.pop(each.route.digest, None)
-            if each.route == self._awaited:
+            if self._asked is not None and self._asked.awaited == each.route.digest:
                 self._asked = None
         return bool(done)
 
@@ -225,10 +239,12 @@ class Repair:
         for anybody in (False, True) if self._asked is None else (True,):
             for _ in self._everybody if rows else ():
                 peer = next(self._in_turn[self._others])
-                if (
-                    anybody or any(peer not in self._answers.said(route.digest) for route in rows)
-                ) and self._send_fetch(peer, rows, asked=next(self._numbers), sets=self._sets_help(rows)):
-                    self._asked, self._awaited = (peer, now), rows[-1]
+                if not anybody and all(peer in self._answers.said(route.digest) for route in rows):
+                    continue
+                asked = next(self._numbers)
+                if self._send_fetch(peer, rows, asked=asked, sets=self._sets_help(rows)):
+                    digests = [route.digest for route in rows]
+                    self._asked = _Question(peer, now, asked, digests, in_turn=self._others, awaited=digests[-1])
                     return
 
     def _next_rows(self) -> list[Route]:
@@ -333,7 +349,7 @@ class Repair:
     def peer_down(self, peer: NodeId) -> None:
         """Do not wait for its answer; what it has by now, it has to say anew."""
         self._answers.forget_peer(peer)
-        if self._asked is not None and self._asked[0] == peer:
+        if self._asked is not None and self._asked.peer == peer:
             self._asked = None
 
     def follow_term(self) -> None:
@@ -374,10 +390,13 @@ class Repair:
             term, asked = number(frame.header, "term"), number(frame.header, "asked")
             self._hear(peer, unpack(frame.header), term=term, asked=asked)
         else:
-            standing, free = self._standing(), free_in(frame.header)
+            standing, free = self._standing(), digest_in(frame.header, "free")
             if free is not None and (standing.term, standing.leader) == (number(frame.header, "term"), peer):
                 self.seals.put(free, on=False)
             self._payloads.receive(frame.body)
+            more = digest_in(frame.header, "more")
+            if more is not None:
+                self._go_on_behind(peer, more, asked=number(frame.header, "asked"))
 
     def _hear(self, peer: NodeId, lacking: list[tuple[Route, Lack]], *, term: int, asked: int) -> None:
         wanted = {each.route.digest: each for each in self._missing}
@@ -388,8 +407,17 @@ class Repair:
                 self._believe(route, term, wanted.get(route.digest))
             if route.digest in wanted:
                 news = self._answers.say(peer, route, lack, term=term, asked=asked) or news
-        if news and self._asked is not None and self._asked[0] == peer:
+        if news and self._asked is not None and self._asked.peer == peer:
             self._asked = None  # somebody else may have it: ask at once
+
+    def _go_on_behind(self, peer: NodeId, digest: bytes, *, asked: int) -> None:
+        """It has given what there was room for, this one last: the next question comes as soon as that is over."""
+        question = self._asked
+        if question is None or (question.peer, question.number) != (peer, asked) or digest not in question.digests:
+            return
+        question.awaited = digest
+        if question.in_turn:  # what cannot be taken is not to stand in front of the same others each time
+            self._turn = max(0, self._turn - (len(question.digests) - 1 - question.digests.index(digest)))
 
     def _believe(self, route: Route, term: int, wanted: Wanted | None) -> None:
         """The leader of this term calls it lost."""
