@@ -41,6 +41,7 @@ from raftlog.repair.mending import Mending
 from raftlog.repair.needs import Needs
 from raftlog.repair.recovery import recover
 from raftlog.repair.repair import Repair
+from raftlog.repair.room import Room
 from raftlog.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -117,6 +118,7 @@ class RaftLog:
                 clock=clock,
                 damaged=damaged,
                 standing=standing,
+                room=Room(settings.unsynced_bytes_max, self.group.hold),
             ),
             poke=self.poke,
         )

@@ -26,6 +26,7 @@ from raftlog.links.lacks import LACKS_MAX, NOBODY_HAS, Answers, Lack, digest_in,
 from raftlog.links.links import Links
 from raftlog.links.payloads import DamagedPayload, Payloads
 from raftlog.repair.giving import Giving
+from raftlog.repair.room import Room
 from raftlog.repair.seals import Seals
 
 log = structlog.get_logger(__name__)
@@ -80,8 +81,9 @@ class Repair:
         clock: Clock,
         damaged: Callable[[DamagedPayload], None],
         standing: Callable[[], Standing] = Standing,
+        room: Room | None = None,
     ) -> None:
-        """``damaged`` is called for what a peer asked for and cannot be read here."""
+        """``damaged`` is called for what a peer asked for and cannot be read here. ``room``: else all may come."""
         self.set_peers(peers)
         self._links = links
         self._payloads = payloads
@@ -90,6 +92,7 @@ class Repair:
         self._standing = standing
         self._missing: list[Wanted] = []
         self._asked: _Question | None = None
+        self._room = Room() if room is None else room
         self._turn, self._others = 0, False
         """Where those begin that are asked for in the next question which is for all in turn; the last one was."""
         self._numbers = itertools.count(1)
@@ -215,7 +218,8 @@ class Repair:
             log.info("payload_repaired")
             return True
         now = self._clock.monotonic()
-        if self._asked is None or now - self._asked.at >= ASK_AGAIN_S:
+        # Without room nobody is asked: the next tick looks again.
+        if self._room.left and (self._asked is None or now - self._asked.at >= ASK_AGAIN_S):
             self._ask(now)
         return not self.blocked
 
@@ -393,7 +397,8 @@ class Repair:
             standing, free = self._standing(), digest_in(frame.header, "free")
             if free is not None and (standing.term, standing.leader) == (number(frame.header, "term"), peer):
                 self.seals.put(free, on=False)
-            self._payloads.receive(frame.body)
+            if self._payloads.receive(frame.body) is not None:
+                self._room.take(len(frame.body))
             more = digest_in(frame.header, "more")
             if more is not None:
                 self._go_on_behind(peer, more, asked=number(frame.header, "asked"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,9 +15,11 @@ from logboom.settings import RaftSettings
 from logboom.types import KIB, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Kind
 from raftlog.entries.entry import Route, pack_routes
+from raftlog.journal.outbox import GroupLimits
 from raftlog.links.feed import CHUNK_ROUTES, STEPS, Feeds
 from raftlog.links.lacks import Lack
 from raftlog.repair.needs import MENDS_S, Needs
+from raftlog.repair.repair import ROUTES_PER_FETCH
 from tests.unit.raftlog import holes_world
 from tests.unit.raftlog.cluster import Cluster, SimNode
 
@@ -86,6 +89,32 @@ def test_it_is_sent_no_more_than_that_beyond_what_it_has_synced(away: bool) -> N
         disk.goes_on()
         await cluster.heal()
         assert leader.raft.feeds.state(slow.node_id) == "live"
+
+    cluster.tell(story())
+
+
+def test_what_it_has_lost_comes_no_faster_than_its_disk_takes_it() -> None:
+    """A disk that has lost files and hangs, which goes together: all that was missing came into memory."""
+    cluster = Cluster(3, settings=RaftSettings(unsynced_bytes_max=MOST))
+    cluster.limits = GroupLimits(inline=0, redo=0)
+
+    async def story() -> None:
+        leader, slow = await behind_a_leader(cluster)
+        await written(cluster, leader, 2_000)
+        cluster.crash(slow.node_id, power=False)
+        file = cluster.disks[slow.node_id].open(Path(f"/{slow.node_id}/aof"))
+        file.truncate(0)
+        file.sync()
+        await cluster.start(slow.node_id)
+        slow = cluster.nodes[slow.node_id]
+        disk = Hung(slow)
+        missing = len(slow.raft.repair._missing)
+        assert missing >= 2_000
+        await cluster.sleep(5.0)
+        assert abs(unwritten(slow) - MOST) <= BATCH * ROUTES_PER_FETCH, "the first ones are being written"
+        disk.goes_on()
+        await cluster.heal()
+        assert not slow.raft.repair.active
 
     cluster.tell(story())
 
