@@ -67,7 +67,8 @@ class LinkEvents(Protocol):
 
 
 FEATURES: Final = ("frontiers", KV_TXN, MIXED, PARTITION_SETTINGS)
-"""Frames that nodes of an earlier release would cut the link for; and what of the log they would not understand."""
+"""What this release knows and earlier ones do not: frames for which they would cut the link, and control entries that
+they could not apply."""
 
 
 class Links:
@@ -207,6 +208,8 @@ class Links:
         link = self.links.get(peer)
         return link is not None and 2 * link.connection.queued <= self.limits.send_buffer_bytes
 
+    # -- sending
+
     def send(
         self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
     ) -> bool:
@@ -322,7 +325,7 @@ class Links:
             )
 
     def _may_speak(self, peer: NodeId, theirs: Claim | None) -> bool:
-        """A node that is no member here may know better: a newer configuration that has both."""
+        """It is a member by our configuration, or by its own, newer one, which has us, too."""
         newer = theirs is not None and theirs[:2] > self.claim[:2]
         return peer in self.addresses or (newer and {peer, self.identity.node_id} <= set(theirs.ids if theirs else ()))
 

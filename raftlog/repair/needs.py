@@ -19,7 +19,7 @@ MENDS_S: Final = 30.0
 
 
 class Needs:
-    """Both sides."""
+    """NEED, asked (a follower) and answered (the leader); and who asks for what it has lost."""
 
     def __init__(self, *, journal: Journal, engine: Engine, feeds: Feeds, links: Links, clock: Clock) -> None:
         self._journal = journal
