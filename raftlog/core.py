@@ -41,6 +41,7 @@ from raftlog.repair.mending import Mending
 from raftlog.repair.needs import Needs
 from raftlog.repair.recovery import recover
 from raftlog.repair.repair import Repair
+from raftlog.repair.room import Room
 from raftlog.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -117,6 +118,7 @@ class RaftLog:
                 clock=clock,
                 damaged=damaged,
                 standing=standing,
+                room=Room(settings.unsynced_bytes_max, self.group.hold),
             ),
             poke=self.poke,
         )
@@ -157,8 +159,8 @@ class RaftLog:
     def turn_now(self) -> None:
         """Have the turn that is due at once, and send and sync what it leaves."""
         if self.turns.scheduled:
-            # Those who made the last quorum first, then our own sync. Whoever is not needed for the quorum of the
-            # one command under way should not be in its way: he gets several a little later, and syncs them once.
+            # The followers of the last quorum get it first, then we sync. The spare ones, without which it commits, get
+            # it a little later, together with the commands after it: one sync there for several.
             self.outbound.lone = True
             try:
                 self._turn()
@@ -186,7 +188,7 @@ class RaftLog:
                 self.turns.later(self.settings.commit_linger_ms / 1000, still=self._has_news)
             self._notice_role()
             if self.members.follow():
-                self.events.members_changed(self.members.log.current)
+                self.events.members_changed(self.members.membership.current)
             self.reads.finish()
             if self._leading_term is not None:
                 self.members.tick()
@@ -216,7 +218,11 @@ class RaftLog:
 
     @property
     def admits(self) -> bool:
-        """Leads, its first entry of the term is committed, it holds every batch that others would follow, and stays."""
+        """This node leads and takes proposals.
+
+        The first entry of its term is committed, no batch that new ones would follow is damaged here, and it is not
+        handing over.
+        """
         # A frame may have ended it, and the turn that tells of it is still to come.
         leads = self._admitting and self._still_leads
         return leads and self.engine.may_lead and not self.members.transfer.under_way
@@ -280,22 +286,6 @@ class RaftLog:
             self.events.control(index, term, fields)
             self.members.changes.committed(index)
 
-    # -- beginning later
-
-    @property
-    def lagging(self) -> AbstractSet[NodeId]:
-        """Leader only: peers that lack what the journal no longer has, until they acknowledge something that it has."""
-        return self.engine.lagging
-
-    def compact(self, base: Base, done: Callable[[], None]) -> None:
-        """Let the journal begin at ``base``, which has been handed up here; ``done`` once it does. One at a time.
-
-        Before the call everything up to there is on stable storage outside the journal: what is applied and, of
-        every partition, its log. Peers that lack what goes need a snapshot.
-        """
-        invariant(base.index <= self.engine.applied_index, "compaction to {}, not handed up yet", base.index)
-        self.group.compact(base, done)
-
     def _notice_role(self) -> None:
         term = self.engine.term if self.engine.is_leader else None
         if term != self._leading_term:
@@ -312,6 +302,22 @@ class RaftLog:
         if term is not None and not self._admitting and self.engine.leads_committed_term:
             self._admitting = True
             self.events.leads(term)
+
+    # -- beginning later
+
+    @property
+    def lagging(self) -> AbstractSet[NodeId]:
+        """Leader only: peers that lack what the journal no longer has, until they acknowledge something that it has."""
+        return self.engine.lagging
+
+    def compact(self, base: Base, done: Callable[[], None]) -> None:
+        """Let the journal begin at ``base``, which has been handed up here; ``done`` once it does. One at a time.
+
+        Before the call everything up to there is on stable storage outside the journal: what is applied and, of
+        every partition, its log. Peers that lack what goes need a snapshot.
+        """
+        invariant(base.index <= self.engine.applied_index, "compaction to {}, not handed up yet", base.index)
+        self.group.compact(base, done)
 
     # -- linearizable reads (Raft dissertation, 6.4)
 
@@ -345,6 +351,7 @@ class RaftLog:
         self.engine.connected(peer, up=False)
         self.members.roster.link_down(peer)
         self.repair.peer_down(peer)
+        self.needs.link_down(peer)
         self.events.peer_down(peer)
         self.poke()
 
@@ -369,7 +376,9 @@ class RaftLog:
         if peer not in self.engine.peers:
             return  # its link is being closed
         if frame.kind is Kind.RAFT:
-            self._on_raft(peer, self.members.heard(peer, messages.decode(frame.body)))
+            message = messages.decode(frame.body)
+            self.members.heard(peer, message)
+            self._on_raft(peer, message)
             if self._needs_no_turn():
                 return
         elif frame.kind is Kind.PAYLOAD:
@@ -389,7 +398,10 @@ class RaftLog:
         self.poke()
 
     def _needs_no_turn(self) -> bool:
-        """A round was proven, or the quorum was there before. Often it is in front of the next command."""
+        """After a Raft message to a leader: finish the read rounds that it proves; True if nothing else is due.
+
+        Such an answer often comes right before the next command, which has its own turn.
+        """
         if self._leading_term is None or not self._still_leads:
             return False
         self.reads.finish()
@@ -405,11 +417,12 @@ class RaftLog:
         if missing is not None and gate.agrees(whole, missing, self.engine.term_at(missing - 1)):
             self.needs.ask(peer, missing)
             self.events.foretold(gate.foretold(whole, missing), missing - 1)
-        # Else entries before it are not here either, or others: the engine has said so, and the leader goes back.
-        # Whoever asked for payload from here on would have it come forward again.
+        # Otherwise the entry before the missing one is absent here or differs, too: the engine has told the leader,
+        # which goes back. A NEED from here would make it start too far ahead again.
 
     def _sign_of_life(self, peer: NodeId, payload: Frame) -> None:
-        # Nobody but its leader sends payload in a term; what it sends besides may say nothing of that.
+        # Payload of a term comes from its leader alone, so it counts as a heartbeat; other frames of that node prove
+        # nothing of the kind.
         if payload.header.get("term") == self.engine.term and self.engine.feeding(peer):
             self.poke()
 

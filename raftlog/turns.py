@@ -58,12 +58,9 @@ class Turns:
         """One is to be had."""
         return self.scheduled and not self.closed
 
-    def take(self) -> bool:
-        """The turn that is due is had now, and what happens from here on wants another; False: none is."""
-        if self.closed or not self.scheduled:
-            return False
+    def take(self) -> None:
+        """If one is due it is had now, and what happens from here on wants another."""
         self.scheduled = False
-        return True
 
     def later(self, seconds: float, *, still: Callable[[], bool]) -> None:
         """One more then, if ``still``. The first who asks says when."""

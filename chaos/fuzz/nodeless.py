@@ -157,7 +157,7 @@ class NoNode:
         admits=True,
         engine=SimpleNamespace(leader=None, term=1, commit_index=5),
         links=SimpleNamespace(connected=lambda _: False),
-        members=SimpleNamespace(log=SimpleNamespace(refill=None)),
+        members=SimpleNamespace(membership=SimpleNamespace(refill=None)),
     )
     parent = SimpleNamespace(
         agreed=frozenset(),

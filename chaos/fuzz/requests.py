@@ -45,7 +45,8 @@ from raftlog.entries.entry import ROUTE, pack_routes
 from raftlog.journal.journal import Journal
 from raftlog.links.directories import DIRECTORY_BYTES, Directories
 from raftlog.links.hello import Identity
-from raftlog.links.links import Links, _Link
+from raftlog.links.link import PeerLink
+from raftlog.links.links import Links
 from raftlog.repair.repair import Repair
 
 KINDS: Final = list(Kind)
@@ -329,7 +330,7 @@ def peer(data: bytes) -> None:
     """First byte: whether PEER_HELLO is done already."""
     cursor = Cursor(data)
     node, connection = _Node(), Sent()
-    link = _Link(node.links, OTHER)
+    link = PeerLink(node.links, OTHER)
     link.opened(connection)
     if cursor.number(1) & 1:
         link.frame(Frame(Kind.PEER_HELLO, 0, {**node.links.hello(), "node": OTHER}))

@@ -56,7 +56,7 @@ class Electorate:
         found = [parse(*entry) for entry in journal.after(journal.base_index)]
         known = self._in[host.name] = [begins, *(each for each in found if each is not None)]
         former = self._journals.get(host.name)
-        if former is not None and backend.raft.members.log.rejoining is not None:
+        if former is not None and backend.raft.members.membership.rejoining is not None:
             self._lost.setdefault(host.name, []).append(former)
         self._journals[host.name] = journal
         self._moved.append((host, backend))
@@ -113,7 +113,7 @@ class Electorate:
         for host, backend in moved:
             if host.node is None or host.node.pipeline is not backend:
                 continue
-            counts, known = backend.raft.members.log.current, self._in[host.name][-1]
+            counts, known = backend.raft.members.membership.current, self._in[host.name][-1]
             begins = known.index == 1  # the settings say it, each node's its own: addresses may differ
             same = counts.ids == known.ids if begins else counts.says_the_same(known)
             if counts.index != known.index or not same:

@@ -334,7 +334,7 @@ def _equal(backends: Sequence[Backend]) -> bool:
 def _may_vote(backend: Backend) -> bool:
     """Or would, if it had a seat that says so."""
     raft = backend.raft
-    return raft.members.log.rejoining is None and raft.engine.may_lead and not raft.repair.blocked
+    return raft.members.membership.rejoining is None and raft.engine.may_lead and not raft.repair.blocked
 
 
 def _standing(host: Host) -> str:
@@ -352,5 +352,5 @@ def _standing(host: Host) -> str:
         f"{'' if engine.may_lead else ' no vote'}{'' if backend.recovered() else ' recovering'}"
         f"{'' if released(backend) else f' holds {backend.lagging.held}'}"
         f"{'' if engine.votes else f' ({raft.members.roster.standing})'}"
-        f"{'' if raft.members.log.rejoining is None else ' rejoining'} [{marks}] {chores_standing(backend)}"
+        f"{'' if raft.members.membership.rejoining is None else ' rejoining'} [{marks}] {chores_standing(backend)}"
     )

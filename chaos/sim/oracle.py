@@ -193,7 +193,7 @@ class Oracle:
                 message = messages.decode(memoryview(body))
                 earlier = votes.setdefault((host.name, self.witness.rejoins(host), message["term"]), peer)
                 self._granted.setdefault((host.name, message["term"]), set()).add(peer)
-                if raft.members.log.rejoining is not None:
+                if raft.members.membership.rejoining is not None:
                     self._fail("VoteOnce", f"{host.name} votes in term {message['term']}, and has forgotten its votes")
                 if earlier != peer:
                     self._fail("VoteOnce", f"{host.name} voted for {earlier} and {peer} in term {message['term']}")

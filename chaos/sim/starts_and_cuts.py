@@ -53,4 +53,4 @@ def look_at_covering(host: Host, engine: Any, committed: Sequence[int], fail: Fa
 
 def carrying(journal: Any) -> int:
     """Full files with batches in them."""
-    return sum(each.redo for each in journal._files.sealed)  # noqa: SLF001 - an observer
+    return sum(each.last_redo > 0 for each in journal._files.sealed)  # noqa: SLF001 - an observer

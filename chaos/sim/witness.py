@@ -123,7 +123,7 @@ class Witness:
 
     def _has_forgotten(self, host: Host, backend: Backend) -> bool:
         """It says so for the first time since its journal was damaged, and does not do so again."""
-        rejoining = backend.raft.members.log.rejoining
+        rejoining = backend.raft.members.membership.rejoining
         if rejoining is None or self._tokens.get(host.name) == rejoining.token:
             return False
         if host.name not in self.may_forget:
@@ -306,7 +306,7 @@ class Witness:
         What it says before it was taken back may not: it may have promised something else.
         """
         host = next(each for each in self._hosts if each.name == name)
-        forgets = host.node is not None and host.node.pipeline.raft.members.log.rejoining is not None
+        forgets = host.node is not None and host.node.pipeline.raft.members.membership.rejoining is not None
         known = [self._journals[name]] if name in self._journals and not forgets else []
         return [*known, *self._lost.get(name, ())]
 

@@ -244,7 +244,7 @@ class Pipeline(Presence):
     @property
     def members(self) -> Configuration:
         """The configuration that counts here."""
-        return self.raft.members.log.current
+        return self.raft.members.membership.current
 
     def address_of(self, node: NodeId) -> str | None:
         """Where clients reach a member."""

@@ -77,7 +77,7 @@ def _node(backend: Backend) -> dict[str, Any]:
 
 def _waits_for(backend: Backend) -> list[int] | None:
     """Term and Raft index of what this node, which was empty, leads nobody without."""
-    members = backend.raft.members.log
+    members = backend.raft.members.membership
     return [members.refill.term, members.refill.index] if members.refill is not None and members.lacks else None
 
 

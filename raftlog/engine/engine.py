@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
@@ -15,6 +16,9 @@ from raftlog.engine.stock import FOLLOWER, Given, Peer
 from raftlog.entries.entry import KIND_CONTROL, KIND_NOOP, KIND_ROUTES
 from raftlog.journal.journal import Journal
 from raftlog.journal.membership import Membership, parse
+
+APPLY_BATCH: Final = 256
+"""Entries that are handed up in one turn."""
 
 
 class Engine(Replication):
@@ -33,7 +37,6 @@ class Engine(Replication):
         sendable: Callable[[NodeId], int],
         too_far: Callable[[NodeId], None],
         members_moved: Callable[[], None] = lambda: None,
-        apply_batch: int = 256,
     ) -> None:
         """``send`` queues a message (False: not connected); ``apply`` gets committed entries in order.
 
@@ -42,7 +45,6 @@ class Engine(Replication):
         when another configuration counts: quorums follow at once, new members are peers, old ones stay until dropped.
         """
         self._apply = apply
-        self._apply_batch = apply_batch
         super().__init__(
             Given(
                 membership=membership,
@@ -97,7 +99,7 @@ class Engine(Replication):
         end = min(commit, self.journal.durable_index)
         if end <= applied:
             return False
-        stop = min(end, applied + self._apply_batch)
+        stop = min(end, applied + APPLY_BATCH)
         for index in range(applied + 1, stop + 1):
             command, _, term = self.journal.entry(index)
             if command[:1] != KIND_NOOP:

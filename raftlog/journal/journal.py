@@ -306,7 +306,7 @@ class Journal:
         return due
 
     def strip(self, through: int) -> None:
-        """Write sealed files up to a settled sequence anew, without their batches. Off the loop; one at a time."""
+        """Write sealed files anew without their batches, settled up to a sequence. Off the loop; one at a time."""
         self._files.strip(through)
 
     def scrub(self) -> Pieces:

@@ -42,8 +42,8 @@ class Sealed:
     last_sequence: int
     highest: int
     """Highest Raft index of an entry that was ever in it; 0: it never had any."""
-    redo: bool
-    """It has REDO records, settled or not."""
+    last_redo: int
+    """It has no REDO record behind this sequence, settled or not; 0: it has none."""
     hard: HardState
     """As of its last record."""
 
@@ -58,8 +58,8 @@ class Tail:
     salt: codec.Salt
     highest: int = 0
     """See Sealed."""
-    redo_bytes: int = 0
-    """In this file."""
+    last_redo: int = 0
+    """See Sealed."""
     doubtful: int = 0
     """At start: what was found from this offset on may not be on the disk."""
 
@@ -70,7 +70,7 @@ class Tail:
 
     def sealed(self, hard: HardState) -> Sealed:
         """It is full."""
-        return Sealed(self.file.path, self.sequence - 1, self.highest, self.redo_bytes > 0, hard)
+        return Sealed(self.file.path, self.sequence - 1, self.highest, self.last_redo, hard)
 
 
 def leftovers(names: Sequence[str]) -> list[str]:
@@ -135,7 +135,7 @@ class JournalFiles:
             if kind is Kind.ENTRY:
                 tail.highest = max(tail.highest, codec.ENTRY.unpack_from(body)[0])
             elif kind is Kind.REDO:
-                tail.redo_bytes += len(body)
+                tail.last_redo = tail.sequence - 1  # what one group carries is settled as one
             elif kind is Kind.HARDSTATE:
                 term, vote = codec.unpack_hard_state(body)
         self.hard = HardState(term, vote, floor)
@@ -185,11 +185,11 @@ class JournalFiles:
     # -- getting rid of
 
     def strip(self, through: int) -> None:
-        """Write sealed files up to a settled sequence anew, without their batches."""
+        """Write sealed files anew without their batches, which are settled up to a sequence."""
         for each in list(self.sealed):
-            if each.last_sequence > through:
+            if each.last_redo > through:
                 return
-            if not each.redo:
+            if not each.last_redo:
                 continue
             raw = b""
             try:
@@ -202,14 +202,14 @@ class JournalFiles:
             if not records or records[-1].next_sequence - 1 != each.last_sequence:
                 return  # damaged since it was sealed: scrubbing and the next start say so
             self.disk.replace_file(each.path, codec.strip(raw, records, header.salt))
-            each.redo = False
+            each.last_redo = 0
 
     def write_base(self, base: Base) -> None:
         """Begin at ``base``, and remove the files that nothing needs any more."""
         gone = 0
         first, hard = self.record.first_sequence, self.record.hard
         for each in list(self.sealed):
-            if each.highest > base.index or (each.redo and each.last_sequence > self.settled):
+            if each.highest > base.index or each.last_redo > self.settled:
                 break
             gone, first, hard = gone + 1, each.last_sequence + 1, each.hard
         self._replace(BaseRecord(base, first, hard), gone)

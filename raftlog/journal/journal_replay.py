@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+import structlog
 
 from logboom.errors import CorruptData
 from ports.disk import File
@@ -14,6 +18,10 @@ from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import HardState
 from raftlog.journal.journal_codec import AnotherClusters, Kind
 from raftlog.journal.journal_files import BASE, BROKEN, NAME, NEWEST, JournalFiles, Tail, leftovers, name_of
+
+log = structlog.get_logger(__name__)
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Entry = tuple[bytes, int, int]
 """Command, Raft index, term: the engine's own shape."""
@@ -146,7 +154,7 @@ class Replay:
             raise CorruptData(f"{path}: {error}", path=str(path), **error.fields) from error
         highest = max((self._replay(record, path) for record in records), default=0)
         self.sequence = records[-1].next_sequence if records else self.sequence
-        redo_bytes = sum(len(record.body) for record in records if record.kind is Kind.REDO)
+        last_redo = max((record.sequence for record in records if record.kind is Kind.REDO), default=0)
         damage = codec.later_record(raw, end, missing=self.sequence, salt=header.salt)
         if damage is not None or (not last and raw[end:].strip(b"\0")):
             raise CorruptData(
@@ -154,7 +162,7 @@ class Replay:
                 path=str(path),
                 offset=end,
             )
-        tail = Tail(file, end, self.sequence, header.salt, highest, redo_bytes)
+        tail = Tail(file, end, self.sequence, header.salt, highest, last_redo)
         if last:
             self._cut_torn_tail(file, raw, end)
             proven = records[-1].synced if records else 0
@@ -185,8 +193,12 @@ class Replay:
         if only_zeros(raw, end):  # by far the common case, and much faster to see than to strip
             return
         rest = raw[end:].rstrip(b"\0")
-        # Keep what is cut: an operator may want to know what a power loss left behind.
-        self.files.disk.replace_file(file.path.with_suffix(BROKEN), rest)
+        try:  # keep what is cut: an operator may want to know what a power loss left behind
+            self.files.disk.replace_file(file.path.with_suffix(BROKEN), rest)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("torn_tail_not_kept", path=str(file.path), offset=end, bytes=len(rest), error=str(error))
         file.write([bytes(len(rest))], offset=end)
         file.sync()
 

@@ -88,13 +88,15 @@ class GroupSync:
         self._counted = (0, 0)
         """Bytes and records of the group under way: put into buckets when it is done, as somebody waits before."""
         self._ended: float = clock.monotonic()
-        """The last group."""
+        """When the last group ended, by the clock; see ``rest``."""
         self._broken = False
         self._behind: dict[int, SyncTarget] = {}
         """Logs with batches that only the journal has synced."""
         self._settling: _Settling | None = None
         self._settle_soon = False
-        """However little it is: the journal begins later now, and what it carries would keep all files since then."""
+        """Settle with the next kick, however little is carried.
+
+        The journal was compacted, and each file from the oldest carried batch on would be kept for that alone."""
         self._chores: deque[_Chore] = deque()
         """Of the journal, one at a time, side by side with groups; the first is under way."""
         self.groups = 0
@@ -230,7 +232,7 @@ class GroupSync:
             self.kick()
 
     def close(self) -> None:
-        """Say it for the last time, blocking, and begin nothing any more.
+        """Note that the last group was synced (see ``rest``), blocking, and start no other.
 
         What is under way ends; what depends on it never leaves.
         """
@@ -345,9 +347,10 @@ class GroupSync:
 
 
 class _Shares:
-    """A group on its threads: whose share ends last does the rest, too, the journal and what it carries.
+    """One group, shared out over threads.
 
-    Another hop between threads would cost more than that takes.
+    The one that ends last also syncs the rest: the journal, then the logs whose batches it carries. Another hop between
+    threads would cost more than that.
     """
 
     def __init__(self, count: int, rest: Sequence[SyncJob]) -> None:

@@ -135,16 +135,19 @@ class Directories:
     ) -> None:
         """Who has met this node before its disk was lost knows more of its promises than it does. Raises WrongNode.
 
-        What is yet to come here is not asked of strangers, which have other settings: it is waited for.
+        Strangers, which have other settings, have not met this node, and nothing of theirs is waited for.
         """
         lineage = header.get("lineage", "")
         if not is_lineage(lineage):
             return
         of_few = self._are_others(header, "met_lone")
         two = header.get("voters") == FEW_VOTERS
-        if (self._are_others(header) or (self._is_lone and of_few and not two)) and self.forget(lineage):
+        lost = self._are_others(header) or (self._is_lone and of_few and not two)
+        if not is_alike(identity, header):
+            return
+        if lost and self.forget(lineage):
             raise WrongNode(f"{peer} has met this node with another data directory: this one is empty, and begins anew")
-        if theirs is not None and {peer, self._node_id} <= set(theirs.ids) and is_alike(identity, header):
+        if theirs is not None and {peer, self._node_id} <= set(theirs.ids):
             self._find_out_what_comes(peer, header, theirs, mine, lineage, lost=of_few and two)
 
     def _find_out_what_comes(

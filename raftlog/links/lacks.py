@@ -110,11 +110,16 @@ def free_header(route: Route, *, term: int) -> dict[str, Any]:
     return {"term": term, "free": route.digest}
 
 
-def free_in(header: Mapping[str, Any]) -> bytes | None:
-    """The digest of such a batch. Raises ProtocolError."""
-    digest = header.get("free")
+def more_header(route: Route, *, asked: int) -> dict[str, Any]:
+    """Header of a FETCHED that gives the last batch for now: more of that question is held."""
+    return {"more": route.digest, "asked": asked}
+
+
+def digest_in(header: Mapping[str, Any], name: str) -> bytes | None:
+    """``free`` or ``more``: the digest of such a batch. Raises ProtocolError."""
+    digest = header.get(name)
     if digest is not None and (type(digest) is not bytes or len(digest) != DIGEST_BYTES):
-        raise ProtocolError("FETCHED: bad field free")
+        raise ProtocolError(f"FETCHED: bad field {name}")
     return digest
 
 

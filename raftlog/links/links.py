@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol
 import structlog
 
 from logboom.certs import Tls
-from logboom.errors import IncompatibleVersion, LineageMismatch, LogboomError, ProtocolError, WrongNode
+from logboom.errors import IncompatibleVersion, WrongNode
 from logboom.settings import Member
 from logboom.types import KV_TXN, MIXED, PARTITION_SETTINGS, NodeId
 from logboom.wire import PROTOCOL_VERSION, Buffer, Frame, Kind, encode, shown
 from ports.clock import Clock
-from ports.net import Connection, ConnectionLimits, Listener, Network
+from ports.net import ConnectionLimits, Listener, Network
 from ports.rng import Rng
 from ports.seldom import Seldom
 from ports.timers import wait
@@ -29,14 +29,13 @@ from raftlog.entries.configuration import Configuration
 from raftlog.links.dialling import CONNECT_S, Dialling
 from raftlog.links.directories import Directories
 from raftlog.links.hello import Claim, Identity, check_lineage, check_remembers
+from raftlog.links.link import PeerLink
 from raftlog.links.refusals import Refusals
 
 log = structlog.get_logger(__name__)
 
 PING_S = 1.0
 SILENT_S = 4.0
-ARRIVING_EVERY_S: Final = 0.005
-"""A sixth of a heartbeat, by default."""
 
 
 class LinkEvents(Protocol):
@@ -68,7 +67,8 @@ class LinkEvents(Protocol):
 
 
 FEATURES: Final = ("frontiers", KV_TXN, MIXED, PARTITION_SETTINGS)
-"""Frames that nodes of an earlier release would cut the link for; and what of the log they would not understand."""
+"""What this release knows and earlier ones do not: frames for which they would cut the link, and control entries that
+they could not apply."""
 
 
 class Links:
@@ -113,7 +113,7 @@ class Links:
         self.directories = directories
         self.seldom = Seldom(clock.monotonic)
         self.refusals = Refusals(clock.monotonic, self.seldom)
-        self.links: dict[NodeId, _Link] = {}
+        self.links: dict[NodeId, PeerLink] = {}
         self.ups: Counter[NodeId] = Counter()
         """Links that came up, per peer, since the start: all but the first are reconnects.
 
@@ -126,7 +126,7 @@ class Links:
         self.dialling = Dialling(
             node_id=identity.node_id,
             links=self.links,
-            link_to=lambda peer: _Link(self, peer),
+            link_to=lambda peer: PeerLink(self, peer),
             refusals=self.refusals,
             seldom=self.seldom,
             network=network,
@@ -140,7 +140,9 @@ class Links:
     async def start(self, address: str) -> str:
         """Listen and begin to dial; returns the bound address."""
         server = self.tls[0] if self.tls else None
-        self._listener = await self.network.listen(address, lambda: _Link(self, None), limits=self.limits, tls=server)
+        self._listener = await self.network.listen(
+            address, lambda: PeerLink(self, None), limits=self.limits, tls=server
+        )
         self._started = True
         self.dialling.begin(self.addresses)
         self._tasks.append(asyncio.get_running_loop().create_task(self._keep_alive()))
@@ -206,6 +208,8 @@ class Links:
         link = self.links.get(peer)
         return link is not None and 2 * link.connection.queued <= self.limits.send_buffer_bytes
 
+    # -- sending
+
     def send(
         self, peer: NodeId, kind: Kind, header: Mapping[str, Any], body: Sequence[Buffer] = (), *, request_id: int = 0
     ) -> bool:
@@ -254,7 +258,7 @@ class Links:
             **({} if self.directories is None else self.directories.fields(self.links, peer)),
         }
 
-    def check_hello(self, header: Mapping[str, Any], link: _Link) -> NodeId:
+    def check_hello(self, header: Mapping[str, Any], link: PeerLink) -> NodeId:
         """Who is there. Raises a typed error for anyone who may not be."""
         peer, version, mine = header.get("node"), header.get("version"), self.identity
         if version != PROTOCOL_VERSION:
@@ -321,7 +325,7 @@ class Links:
             )
 
     def _may_speak(self, peer: NodeId, theirs: Claim | None) -> bool:
-        """A node that is no member here may know better: a newer configuration that has both."""
+        """It is a member by our configuration, or by its own, newer one, which has us, too."""
         newer = theirs is not None and theirs[:2] > self.claim[:2]
         return peer in self.addresses or (newer and {peer, self.identity.node_id} <= set(theirs.ids if theirs else ()))
 
@@ -337,114 +341,3 @@ class Links:
                     link.connection.abort()
                 elif not link.connection.congested:
                     link.connection.send(encode(Kind.PING, said, checked=True))
-
-
-class _Link:
-    """One connection to another node, from opening to closing."""
-
-    def __init__(self, links: Links, expected: NodeId | None) -> None:
-        self.links = links
-        self.expected = expected
-        self.peer: NodeId | None = None
-        self.heard = links.clock.monotonic()
-        self._looked = self.heard
-        self.settled = asyncio.Event()
-        """Introduced, or closed before that."""
-        self.gone = asyncio.Event()
-        self.features: frozenset[str] = frozenset()
-        """What the other side speaks beyond the frames of the first release."""
-        self._connection: Connection | None = None
-
-    @property
-    def connection(self) -> Connection:
-        """Only once opened."""
-        if self._connection is None:
-            raise ProtocolError("link is not open")
-        return self._connection
-
-    def abort(self) -> None:
-        """Give up, whatever state it is in."""
-        if self._connection is not None:
-            self._connection.abort()
-
-    def opened(self, connection: Connection) -> None:
-        self._connection = connection
-        connection.send(encode(Kind.PEER_HELLO, self.links.hello(self.expected), checked=True))
-
-    def frame(self, frame: Frame) -> None:
-        if self.peer is None:
-            self._introduce(frame)
-        elif frame.kind is not Kind.PONG:
-            try:
-                if frame.kind is not Kind.PING:
-                    self.links.events.link_frame(self.peer, frame)
-                    return
-                self.connection.send(encode(Kind.PONG, {}))
-                if self.links.directories is not None:
-                    self.links.directories.told(self.peer, frame.header)
-            except LogboomError as error:
-                self.links.seldom.say(log.warning, "link_cut", peer=self.peer, error=str(error), code=error.code)
-                self.links.limits.traffic.cut += 1
-                self.connection.abort()
-
-    def _introduce(self, frame: Frame) -> None:
-        try:
-            if frame.kind is not Kind.PEER_HELLO:
-                raise ProtocolError(f"{self.connection.remote} began with {frame.kind.name}, not PEER_HELLO")
-            peer = self.links.check_hello(frame.header, self)
-            self.links.introduced(peer, frame.header)
-        except LogboomError as error:
-            if not error.fields.get("twice"):  # else it is as it should be, or the other side says why not
-                said = frame.header.get("node")
-                member = next((each for each in self.links.addresses if each == said), None)
-                self.links.refusals.refused(member, error, log.warning)
-            if error.fields.get("gone") or isinstance(error, LineageMismatch):
-                self.connection.send(encode(Kind.ERROR, error.to_wire()))  # so that it does not come again
-                self.connection.close()
-            elif error.fields.get("former") or error.fields.get("elsewhere"):
-                self.connection.close()  # it is to hear who is here, and of whom that has met, and refuse in its turn
-            else:
-                self.connection.abort()
-            return
-        features = frame.header.get("features")
-        if isinstance(features, list):
-            self.features = frozenset(each for each in features if isinstance(each, str))
-        self.links.said[peer] = self.features
-        self.connection.authenticated()
-        self.links.refusals.let_in(peer)
-        older = self.links.links.pop(peer, None)
-        if older is not None:
-            older.connection.abort()
-            self.links.events.link_down(peer)
-        self.peer = peer
-        self.links.links[peer] = self
-        self.links.ups[peer] += 1
-        self.settled.set()
-        self.links.events.link_up(peer)
-
-    def read_done(self) -> None:
-        self.heard = self.links.clock.monotonic()  # a large frame may take its time on a slow line
-        if self.peer is not None and self.links.links.get(self.peer) is self:
-            self._look_at_what_arrives(self.peer)
-            self.links.events.link_read(self.peer)
-
-    def _look_at_what_arrives(self, peer: NodeId) -> None:
-        """Now and then: on quick lines a frame comes in a few reads, and this is not to cost more than they do."""
-        if self.heard - self._looked < ARRIVING_EVERY_S:
-            return
-        self._looked, begun = self.heard, self.connection.arriving
-        if begun is not None:
-            self.links.events.link_arriving(peer, begun)
-
-    def drained(self) -> None:
-        if self.peer is not None and self.links.links.get(self.peer) is self:
-            self.links.events.link_drained(self.peer)
-
-    def closed(self, error: Exception | None) -> None:
-        self.gone.set()
-        self.settled.set()
-        if self.peer is not None and self.links.links.get(self.peer) is self:
-            del self.links.links[self.peer]
-            why = str(error) if error else None
-            self.links.seldom.say(log.info, "link_down", peer=self.peer, error=why)
-            self.links.events.link_down(self.peer)

@@ -16,7 +16,7 @@ SAY_AGAIN_S: Final = 60.0
 
 
 class Refusals:
-    """Of one node."""
+    """Members that one node has refused for their data, and when that was said."""
 
     def __init__(self, now: Callable[[], float], seldom: Seldom) -> None:
         """``now`` in seconds; ``seldom``: what else bounds the lines."""

@@ -22,16 +22,16 @@ from raftlog.journal.membership import Membership
 log = structlog.get_logger(__name__)
 
 CAUGHT_UP_ENTRIES: Final = 1_000
-"""Whoever joins lacks at most so many of the journal's entries"""
+"""Whoever joins is made a voter once it has lacked at most so many of the journal's entries for ``CAUGHT_UP_S``."""
 CAUGHT_UP_S: Final = 0.3
-"""for so long before it is made a voter."""
+"""So long whoever joins keeps up before it is made a voter."""
 
 Change = Callable[[Configuration], Configuration]
 Done = Callable[[LogboomError | None], None]
 
 
 class Changes:
-    """Of one node."""
+    """Changes of the members that one node, which leads, is asked for: one at a time."""
 
     def __init__(self, *, membership: Membership, engine: Engine, clock: Clock, admits: Callable[[], bool]) -> None:
         self._membership = membership

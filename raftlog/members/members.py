@@ -18,33 +18,34 @@ from raftlog.repair.repair import Repair
 
 
 class Members:
-    """One node's parts."""
+    """Who takes part, as one node sees to it: roster, changes, transfer, and the ways back of who has forgotten."""
 
     def __init__(
         self, engine: Engine, feeds: Feeds, links: Links, repair: Repair, *, admits: Callable[[], bool]
     ) -> None:
         """See Roster, Changes and Transfer."""
-        self.log, clock = engine.membership, engine.clock
-        self.roster = Roster(membership=self.log, engine=engine, feeds=feeds, links=links, repair=repair, clock=clock)
-        self.changes = Changes(membership=self.log, engine=engine, clock=clock, admits=admits)
+        self.membership, clock = engine.membership, engine.clock
+        self.roster = Roster(
+            membership=self.membership, engine=engine, feeds=feeds, links=links, repair=repair, clock=clock
+        )
+        self.changes = Changes(membership=self.membership, engine=engine, clock=clock, admits=admits)
         patience_s = engine.settings.election_max_ms / 1000
-        self.transfer = Transfer(membership=self.log, engine=engine, clock=clock, patience_s=patience_s)
-        self.rejoin = Rejoin(membership=self.log, engine=engine, links=links)
-        self.refilling = Refilling(membership=self.log, engine=engine, links=links)
+        self.transfer = Transfer(membership=self.membership, engine=engine, clock=clock, patience_s=patience_s)
+        self.rejoin = Rejoin(membership=self.membership, engine=engine, links=links)
+        self.refilling = Refilling(membership=self.membership, engine=engine, links=links)
         self._links = links
         self.roster.follow()
 
-    def heard(self, peer: NodeId, message: Message) -> Message:
+    def heard(self, peer: NodeId, message: Message) -> None:
         """What it promises tells how far its journal is. Raises ProtocolError."""
         if "journal" in message and self._links.directories is not None:
             self._links.directories.told(peer, message)
-        return message
 
     def follow(self) -> bool:
         """Every turn. True: another configuration counts since the last time."""
-        if self.log.rejoining is not None:
+        if self.membership.rejoining is not None:
             self.rejoin.follow()
-        if self.log.refill is not None:
+        if self.membership.refill is not None:
             self.refilling.follow()
         return False if self.roster.is_steady else self.roster.follow()
 

@@ -27,7 +27,7 @@ LEAVE_S: Final = 5.0
 
 
 class Roster:
-    """Of one node."""
+    """Whom one node talks to: members, guests, and those that are leaving."""
 
     def __init__(
         self, *, membership: Membership, engine: Engine, feeds: Feeds, links: Links, repair: Repair, clock: Clock

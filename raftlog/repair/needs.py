@@ -19,7 +19,7 @@ MENDS_S: Final = 30.0
 
 
 class Needs:
-    """Both sides."""
+    """NEED, asked (a follower) and answered (the leader); and who asks for what it has lost."""
 
     def __init__(self, *, journal: Journal, engine: Engine, feeds: Feeds, links: Links, clock: Clock) -> None:
         self._journal = journal
@@ -28,18 +28,27 @@ class Needs:
         self._links = links
         self._clock = clock
         self._asked: tuple[NodeId, int, float] | None = None
-        self._fetched: dict[NodeId, float] = {}
+        self._fetched: dict[NodeId, tuple[float, int]] = {}
+        """When each has last asked for what it lacks, and what it had acknowledged by then."""
 
     def fetched(self, peer: NodeId, header: Mapping[str, Any]) -> None:
         """It asks for what it lacks; ``header`` of its FETCH. What stays lost keeps it from acknowledging nothing."""
         if header.get("acknowledges") is True:
             self._fetched.pop(peer, None)
         else:  # or it is of an earlier release, and does not say
-            self._fetched[peer] = self._clock.monotonic()
+            self._fetched[peer] = self._clock.monotonic(), self._engine.acknowledged_by(peer)
 
     def mends(self, peer: NodeId) -> bool:
-        """It has asked of late for something without which it acknowledges nothing behind it."""
-        return self._clock.monotonic() - self._fetched.get(peer, -MENDS_S) < MENDS_S
+        """It has asked of late for something without which it acknowledges nothing behind it, nor has it since.
+
+        Once it has it asks no more. Whoever comes on to something else that it lacks asks again, within a second or so.
+        """
+        asked, acknowledged = self._fetched.get(peer, (-MENDS_S, 0))
+        return self._clock.monotonic() - asked < MENDS_S and self._engine.acknowledged_by(peer) == acknowledged
+
+    def link_down(self, peer: NodeId) -> None:
+        """Whoever comes next may lack nothing any more."""
+        self._fetched.pop(peer, None)
 
     def forget(self) -> None:
         """What was asked may be lost."""

@@ -11,26 +11,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Container, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
 
-from logboom.errors import ProtocolError
-from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.types import NodeId, PartitionId
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
 from ports.offload import Offload
-from raftlog.entries.entry import ROUTE, ROUTE_BYTES, Route, unpack_routes
+from raftlog.entries.entry import ROUTE, Route, unpack_routes
 from raftlog.journal.journal import Journal
-from raftlog.links.lacks import NOBODY_HAS, Answers, Lack, free_header, free_in, number, pack, unpack
+from raftlog.links.lacks import LACKS_MAX, NOBODY_HAS, Answers, Lack, digest_in, number, unpack
 from raftlog.links.links import Links
 from raftlog.links.payloads import DamagedPayload, Payloads
-from raftlog.repair.giving import Held, read_held
+from raftlog.repair.giving import Giving
+from raftlog.repair.room import Room
 from raftlog.repair.seals import Seals
 
 log = structlog.get_logger(__name__)
 
-ROUTES_PER_FETCH: Final = 16
+ROUTES_PER_FETCH: Final = LACKS_MAX
 ASK_AGAIN_S: Final = 0.5
 NOTHING_MISSING: Final = 1 << 62
 TOLD_MAX: Final = 1 << 16
@@ -52,6 +53,20 @@ class Standing(NamedTuple):
     leads: bool = False
 
 
+@dataclass(slots=True)
+class _Question:
+    """Under way."""
+
+    peer: NodeId
+    at: float
+    number: int
+    digests: list[bytes]
+    in_turn: bool
+    """It is for all that is missing, in turn."""
+    awaited: bytes
+    """The last batch that comes, if all do."""
+
+
 class Repair:
     """Both sides: asks for what is missing here, answers what peers ask."""
 
@@ -66,20 +81,18 @@ class Repair:
         clock: Clock,
         damaged: Callable[[DamagedPayload], None],
         standing: Callable[[], Standing] = Standing,
+        room: Room | None = None,
     ) -> None:
-        """``damaged`` is called for what a peer asked for and cannot be read here."""
+        """``damaged`` is called for what a peer asked for and cannot be read here. ``room``: else all may come."""
         self.set_peers(peers)
         self._links = links
         self._payloads = payloads
         self._journal = journal
-        self._offload = offload
         self._clock = clock
-        self._damaged = damaged
         self._standing = standing
         self._missing: list[Wanted] = []
-        self._asked: tuple[NodeId, float] | None = None
-        self._awaited: Route | None = None
-        """Last route of the request under way."""
+        self._asked: _Question | None = None
+        self._room = Room() if room is None else room
         self._turn, self._others = 0, False
         """Where those begin that are asked for in the next question which is for all in turn; the last one was."""
         self._numbers = itertools.count(1)
@@ -89,6 +102,16 @@ class Repair:
         self._told: dict[bytes, int] = {}
         """What the leader of a term has called lost."""
         self.seals = Seals(lambda digest, on: payloads.seal(digest, on=on))
+        self._giving = Giving(
+            links=links,
+            payloads=payloads,
+            offload=offload,
+            clock=clock,
+            seals=self.seals,
+            damaged=damaged,
+            standing=standing,
+            own=self.own,
+        )
         self.holes: dict[bytes, Wanted] = {}
         """Of what is missing: what the log goes on without."""
         self.hopeless: dict[bytes, Wanted] = {}
@@ -195,7 +218,8 @@ class Repair:
             log.info("payload_repaired")
             return True
         now = self._clock.monotonic()
-        if self._asked is None or now - self._asked[1] >= ASK_AGAIN_S:
+        # Without room nobody is asked: the next tick looks again.
+        if self._room.left and (self._asked is None or now - self._asked.at >= ASK_AGAIN_S):
             self._ask(now)
         return not self.blocked
 
@@ -208,7 +232,7 @@ class Repair:
             self._turn = max(begin, self._turn - len(done))
         for each in done:
             self.holes.pop(each.route.digest, None)
-            if each.route == self._awaited:
+            if self._asked is not None and self._asked.awaited == each.route.digest:
                 self._asked = None
         return bool(done)
 
@@ -219,10 +243,12 @@ class Repair:
         for anybody in (False, True) if self._asked is None else (True,):
             for _ in self._everybody if rows else ():
                 peer = next(self._in_turn[self._others])
-                if (
-                    anybody or any(peer not in self._answers.said(route.digest) for route in rows)
-                ) and self._send_fetch(peer, rows, asked=next(self._numbers), sets=self._sets_help(rows)):
-                    self._asked, self._awaited = (peer, now), rows[-1]
+                if not anybody and all(peer in self._answers.said(route.digest) for route in rows):
+                    continue
+                asked = next(self._numbers)
+                if self._send_fetch(peer, rows, asked=asked, sets=self._sets_help(rows)):
+                    digests = [route.digest for route in rows]
+                    self._asked = _Question(peer, now, asked, digests, in_turn=self._others, awaited=digests[-1])
                     return
 
     def _next_rows(self) -> list[Route]:
@@ -327,7 +353,7 @@ class Repair:
     def peer_down(self, peer: NodeId) -> None:
         """Do not wait for its answer; what it has by now, it has to say anew."""
         self._answers.forget_peer(peer)
-        if self._asked is not None and self._asked[0] == peer:
+        if self._asked is not None and self._asked.peer == peer:
             self._asked = None
 
     def follow_term(self) -> None:
@@ -363,15 +389,19 @@ class Repair:
         """FETCH: answer with what we hold, and say why not for the rest. FETCHED: one batch, or why not."""
         self.follow_term()
         if frame.kind is Kind.FETCH:
-            self._answer(peer, frame)
+            self._giving.answer(peer, frame)
         elif "lacks" in frame.header:
             term, asked = number(frame.header, "term"), number(frame.header, "asked")
             self._hear(peer, unpack(frame.header), term=term, asked=asked)
         else:
-            standing, free = self._standing(), free_in(frame.header)
+            standing, free = self._standing(), digest_in(frame.header, "free")
             if free is not None and (standing.term, standing.leader) == (number(frame.header, "term"), peer):
                 self.seals.put(free, on=False)
-            self._payloads.receive(frame.body)
+            if self._payloads.receive(frame.body) is not None:
+                self._room.take(len(frame.body))
+            more = digest_in(frame.header, "more")
+            if more is not None:
+                self._go_on_behind(peer, more, asked=number(frame.header, "asked"))
 
     def _hear(self, peer: NodeId, lacking: list[tuple[Route, Lack]], *, term: int, asked: int) -> None:
         wanted = {each.route.digest: each for each in self._missing}
@@ -382,8 +412,17 @@ class Repair:
                 self._believe(route, term, wanted.get(route.digest))
             if route.digest in wanted:
                 news = self._answers.say(peer, route, lack, term=term, asked=asked) or news
-        if news and self._asked is not None and self._asked[0] == peer:
+        if news and self._asked is not None and self._asked.peer == peer:
             self._asked = None  # somebody else may have it: ask at once
+
+    def _go_on_behind(self, peer: NodeId, digest: bytes, *, asked: int) -> None:
+        """It has given what there was room for, this one last: the next question comes as soon as that is over."""
+        question = self._asked
+        if question is None or (question.peer, question.number) != (peer, asked) or digest not in question.digests:
+            return
+        question.awaited = digest
+        if question.in_turn:  # what cannot be taken is not to stand in front of the same others each time
+            self._turn = max(0, self._turn - (len(question.digests) - 1 - question.digests.index(digest)))
 
     def _believe(self, route: Route, term: int, wanted: Wanted | None) -> None:
         """The leader of this term calls it lost."""
@@ -393,46 +432,6 @@ class Repair:
             return
         if len(self._told) < TOLD_MAX:
             self._told[route.digest] = term
-
-    def _answer(self, peer: NodeId, frame: Frame) -> None:
-        if len(frame.body) % ROUTE_BYTES or len(frame.body) > ROUTES_PER_FETCH * ROUTE_BYTES:
-            raise ProtocolError("FETCH: not a list of routing entries")
-        rows = [Route(PartitionId(p), Term(t), PartitionLogIndex(i), d) for p, t, i, d in ROUTE.iter_unpack(frame.body)]
-        term, asked = number(frame.header, "term"), number(frame.header, "asked")
-        standing = self._standing()
-        held = [route for route in rows if self._payloads.holds(route)]
-        void, sets = frame.header.get("void") is True, number(frame.header, "sets")
-        lacking = [
-            (route, self._lack(route, leads=standing.leads, sets=void or bool(sets >> at & 1)))
-            for at, route in enumerate(rows)
-            if route not in held
-        ]
-        if (standing.term, standing.leader) == (term, peer):
-            for route, lack in lacking:
-                self.seals.put(route.digest, on=void and lack in NOBODY_HAS)
-
-        def done(found: Held | None, error: BaseException | None) -> None:
-            if found is None:
-                log.error("fetch_failed", peer=peer, error=str(error))
-                return
-            given, unreadable, damaged = found
-            now = self._standing()
-            for route, raw in given:
-                # A leader that has it still is not about to declare it void: if ever, that question comes later.
-                free = now.leads and route.digest not in self.seals and self._payloads.holds(route)
-                self._links.send(peer, Kind.FETCHED, free_header(route, term=now.term) if free else {}, [raw])
-            for each in damaged:
-                self._damaged(each)
-            # What was damaged only now is asked for again: whether the state has it applied is not known here.
-            told = [*lacking, *unreadable, *((each.route, Lack.UNKNOWN) for each in damaged)]
-            if told:
-                self._links.send(peer, Kind.FETCHED, pack(told, term=standing.term, asked=asked), [])
-
-        self._offload.submit(lambda: read_held(self._payloads, held), done)
-
-    def _lack(self, route: Route, *, leads: bool, sets: bool) -> Lack:
-        found = self.own(route, sets=sets)
-        return Lack.LOST if leads and found is not Lack.COMPACTED and self._payloads.is_hole(route) else found
 
     def own(self, route: Route, *, sets: bool = False) -> Lack:
         """Why this node does not have a batch. ``sets``: one of this node's that has what it did counts."""

@@ -34,7 +34,7 @@ class Wire:
                 self.frames.append((node, peer, Frame(kind, 0, header, memoryview(b"".join(buffers)))))
             return peer in self.ends
 
-        return SimpleNamespace(send=send, connected=self.ends.__contains__)
+        return SimpleNamespace(send=send, connected=self.ends.__contains__, queued=lambda _: 0)
 
     def add(self, node: str, others: str, start: Recovered) -> Repair:
         """``others``: a letter each, some of which may come later."""

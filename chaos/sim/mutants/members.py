@@ -184,8 +184,8 @@ MUTANTS: Final = (
         (
             Edit(
                 "raftlog.links.directories:Directories.find_out",
-                "if (self._are_others(header) or",
-                "if ((self._are_others(header) and not self._is_lone) or",
+                "lost = self._are_others(header) or",
+                "lost = (self._are_others(header) and not self._is_lone) or",
             ),
         ),
         needs="begins_alone",

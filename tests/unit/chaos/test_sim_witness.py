@@ -91,8 +91,11 @@ async def test_who_misses_it_again_or_has_lost_its_disk_need_not_have_it(lost: b
 
 
 def test_a_journal_that_was_damaged_is_set_aside_once() -> None:
-    world, backend = World(), SimpleNamespace(raft=SimpleNamespace(members=SimpleNamespace(log=SimpleNamespace())))
-    log = backend.raft.members.log
+    world, backend = (
+        World(),
+        SimpleNamespace(raft=SimpleNamespace(members=SimpleNamespace(membership=SimpleNamespace()))),
+    )
+    log = backend.raft.members.membership
 
     def forgets(token: bytes | None) -> tuple[bool, list[str]]:
         log.rejoining = None if token is None else SimpleNamespace(token=token)

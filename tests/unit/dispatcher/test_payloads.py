@@ -70,6 +70,9 @@ class Wire:
     def congested(self, _: NodeId) -> bool:
         return False
 
+    def queued(self, _: NodeId) -> int:
+        return 0
+
 
 def submit(job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
     """At once; as the real one, ``done`` gets what was raised."""

@@ -84,7 +84,7 @@ class ForgettingCluster(MovingCluster):
         """Whose journal may go is a voter, and that is committed: else a quorum of those before might go with it."""
         if leader is None:
             return False
-        current, committed = leader.raft.members.log.current, leader.raft.engine.commit_index
+        current, committed = leader.raft.members.membership.current, leader.raft.engine.commit_index
         return current.index <= committed and set(current.voters) >= set(self.may_forget)
 
     async def story_of_losses(self, seconds: float) -> None:

@@ -36,6 +36,7 @@ class Payloads:
         self.below: list[Route] = []
         """Of before the journal's base, that nobody had."""
         self.received: list[memoryview] = []
+        self.sizes: dict[int, int] = {}
 
     def holds(self, each: Route) -> bool:
         return each.last_index in self.held
@@ -44,6 +45,9 @@ class Payloads:
         if each.last_index in self.unreadable:
             raise self.unreadable[each.last_index]
         return b"%d" % each.last_index
+
+    def size(self, each: Route) -> int:
+        return self.sizes.get(each.last_index, 8)
 
     def receive(self, raw: memoryview) -> None:
         self.received.append(raw)
@@ -92,9 +96,13 @@ class World:
         self.now = 0.0
         self.sent: list[tuple[NodeId, Kind, dict[str, Any], list[Any]]] = []
         self.linked = {A, B}
+        self.queued = 0
+        """On each link."""
         self.repair = Repair(
             peers=[A, B],
-            links=SimpleNamespace(send=self.send, connected=self.linked.__contains__),  # type: ignore[arg-type]
+            links=SimpleNamespace(  # type: ignore[arg-type]
+                send=self.send, connected=self.linked.__contains__, queued=lambda _: self.queued
+            ),
             payloads=self.payloads,  # type: ignore[arg-type]
             journal=self.journal,
             offload=SimpleNamespace(submit=lambda job, done: done(job(), None)),  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ class MovingCluster(Cluster):
             leader = self.leader()
             if leader is None:
                 continue
-            now, chance = leader.raft.members.log.current, self.rng.random()
+            now, chance = leader.raft.members.membership.current, self.rng.random()
             if chance < 0.35 and len(now.seats) < 6 and len(self.disks) < 12:
                 await self.add()
             elif chance < 0.65 and len(now.voters) > 1:
@@ -128,7 +128,7 @@ class MovingCluster(Cluster):
         leader = self.leader()
         assert leader is not None
         term = leader.raft.engine.term
-        for node in sorted(self.nodes.keys() - set(leader.raft.members.log.current.ids)):
+        for node in sorted(self.nodes.keys() - set(leader.raft.members.membership.current.ids)):
             self.crash(node, power=True)  # it forgets what it was told
             await self.start(node)
         await self.sleep(5)
@@ -139,16 +139,16 @@ class MovingCluster(Cluster):
         leader = self.leader()
         if leader is None:
             return False
-        now = leader.raft.members.log.current
+        now = leader.raft.members.membership.current
         members = [self.nodes[node] for node in now.ids]
-        same = all(node.raft.members.log.current == now for node in members)
+        same = all(node.raft.members.membership.current == now for node in members)
         joined = all(each.role is Role.VOTER for each in now.seats)
         leads = leader.node_id in now.ids  # not one that has just removed itself
         return leads and same and joined and {n.parent.global_index for n in members} == {max(self.log or [0])}
 
     def where(self) -> dict[NodeId, object]:
         return {
-            n: (s.parent.global_index, s.raft.engine.term, s.raft.admits, s.raft.members.log.current.index)
+            n: (s.parent.global_index, s.raft.engine.term, s.raft.admits, s.raft.members.membership.current.index)
             for n, s in self.nodes.items()
         }
 

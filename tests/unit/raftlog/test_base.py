@@ -66,6 +66,25 @@ class TestCompaction:
         assert len(files(tmp_path)) < len(before)
         again.close()
 
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_nor_do_those_that_were_settled_in_the_file_that_is_written(
+        self, tmp_path: Path, *, restarted: bool
+    ) -> None:
+        """It went on behind them, so that it was never taken for settled: nor was anything behind it ever removed."""
+        journal = grown(tmp_path, 3, redo=True)
+        journal.settled(journal.taken_sequence)
+        for index in range(journal.last_index + 1, 120):
+            journal.add(b"\x10" + b"r" * 96, index, 1)
+            journal.flush()
+        before = files(tmp_path)
+        if restarted:
+            journal.close()
+            journal = opened(tmp_path)
+            journal.forget_redo()
+        compact(journal, 100)
+        assert len(files(tmp_path)) < len(before)
+        journal.close()
+
     def test_a_crash_before_files_are_removed_is_made_up_for(self, tmp_path: Path) -> None:
         journal = grown(tmp_path, 100)
         old = {path: path.read_bytes() for path in tmp_path.glob("*.journal")}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from raftlog.journal.journal_codec import SEGMENT_HEADER
-from server.world.disk_os import OsFile
+from server.world.disk_os import OsDisk, OsFile
 from tests.unit.raftlog.base_world import compact, files, grown, opened
 
 
@@ -37,6 +39,37 @@ def test_what_a_torn_tail_held_goes_with_its_file(tmp_path: Path) -> None:
     assert aside.with_suffix(".journal").name not in files(tmp_path)
     assert not aside.exists()
     journal.close()
+
+
+@pytest.mark.parametrize(("number", "starts"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
+def test_where_there_is_no_room_for_it_the_journal_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, number: int, starts: bool
+) -> None:
+    """A node that was killed while its disk was full did not start again, for a copy that only people look at."""
+    journal = grown(tmp_path, 20)
+    journal.close()
+    aside, replace = torn(tmp_path), OsDisk.replace_file
+
+    def full(disk: OsDisk, path: Path, *content: bytes) -> None:
+        if path != aside:
+            return replace(disk, path, *content)
+        path.with_name(f"{path.name}.new").write_bytes(b"half")
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(OsDisk, "replace_file", full)
+    if not starts:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            opened(tmp_path)
+        return
+    again = opened(tmp_path)
+    assert again.entries == journal.entries
+    assert not any("broken" in name for name in names(tmp_path))
+    again.add(b"\x10", again.last_index + 1, 1)
+    again.flush()
+    again.close()
+    last = opened(tmp_path)
+    assert last.entries == again.entries
+    last.close()
 
 
 def test_what_means_nothing_goes_at_a_start(tmp_path: Path) -> None:

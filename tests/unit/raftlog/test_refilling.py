@@ -174,7 +174,7 @@ def test_one_that_votes_alone_by_what_it_has_does_not_lead_meanwhile() -> None:
             await cluster.sleep(0.01)
         cluster.crash(N0, power=False)
         await cluster.start(N0)
-        membership = cluster.nodes[N0].raft.members.log
+        membership = cluster.nodes[N0].raft.members.membership
         assert membership.journal.last_index > 1
         membership.refill = LAST
         await cluster.sleep(2)
@@ -195,7 +195,7 @@ def test_of_three_one_that_was_empty_may_be_the_only_one_that_can_lead() -> None
         for each in (n0, n2):
             await cluster.start(each)
         raft = cluster.nodes[n2].raft
-        membership, known = raft.members.log, Directories(n2, b"o" * 16, {}, lambda *_: None)
+        membership, known = raft.members.membership, Directories(n2, b"o" * 16, {}, lambda *_: None)
         membership.wait_for = lambda term, index, lineage, _: Refill(term, index, lineage, lambda done: done())
         links: Any = SimpleNamespace(directories=known, identity=raft.links.identity, links={})
         Refilling(membership=membership, engine=raft.engine, links=links)

@@ -164,7 +164,7 @@ def test_nobody_is_taken_out_while_the_others_could_not_commit_it() -> None:
         while not leader.engine.forgetful:
             await cluster.sleep(0.001)
         while leader.engine.is_leader:
-            assert N2 in leader.members.log.current.voters
+            assert N2 in leader.members.membership.current.voters
             await cluster.sleep(0.001)
         await cluster.settle()
 

@@ -22,7 +22,7 @@ def test_what_is_void_by_the_time_that_it_is_given_takes_no_seal_off() -> None:
         found = job()
         ended.append(lambda: done(found, None))
 
-    leader.repair._offload = cast("Any", SimpleNamespace(submit=submit))
+    leader.repair._giving._offload = cast("Any", SimpleNamespace(submit=submit))
     leader.repair.on_frame(B, Frame(Kind.FETCH, 0, {"term": 4, "asked": 1}, memoryview(ROUTE.pack(*route(5)))))
     leader.payloads.held.clear()
     leader.repair.voided(route(5).digest)

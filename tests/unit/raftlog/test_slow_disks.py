@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,9 +15,11 @@ from logboom.settings import RaftSettings
 from logboom.types import KIB, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Kind
 from raftlog.entries.entry import Route, pack_routes
+from raftlog.journal.outbox import GroupLimits
 from raftlog.links.feed import CHUNK_ROUTES, STEPS, Feeds
 from raftlog.links.lacks import Lack
 from raftlog.repair.needs import MENDS_S, Needs
+from raftlog.repair.repair import ROUTES_PER_FETCH
 from tests.unit.raftlog import holes_world
 from tests.unit.raftlog.cluster import Cluster, SimNode
 
@@ -90,6 +93,32 @@ def test_it_is_sent_no_more_than_that_beyond_what_it_has_synced(away: bool) -> N
     cluster.tell(story())
 
 
+def test_what_it_has_lost_comes_no_faster_than_its_disk_takes_it() -> None:
+    """A disk that has lost files and hangs, which goes together: all that was missing came into memory."""
+    cluster = Cluster(3, settings=RaftSettings(unsynced_bytes_max=MOST))
+    cluster.limits = GroupLimits(inline=0, redo=0)
+
+    async def story() -> None:
+        leader, slow = await behind_a_leader(cluster)
+        await written(cluster, leader, 2_000)
+        cluster.crash(slow.node_id, power=False)
+        file = cluster.disks[slow.node_id].open(Path(f"/{slow.node_id}/aof"))
+        file.truncate(0)
+        file.sync()
+        await cluster.start(slow.node_id)
+        slow = cluster.nodes[slow.node_id]
+        disk = Hung(slow)
+        missing = len(slow.raft.repair._missing)
+        assert missing >= 2_000
+        await cluster.sleep(5.0)
+        assert abs(unwritten(slow) - MOST) <= BATCH * ROUTES_PER_FETCH, "the first ones are being written"
+        disk.goes_on()
+        await cluster.heal()
+        assert not slow.raft.repair.active
+
+    cluster.tell(story())
+
+
 class World:
     """A leader's feed of one peer, whose link takes all."""
 
@@ -106,7 +135,7 @@ class World:
         clock = SimpleNamespace(monotonic=lambda: self.now)
         self.needs = Needs(
             journal=cast(Any, journal),
-            engine=cast(Any, None),
+            engine=cast(Any, SimpleNamespace(acknowledged_by=lambda _: self.acknowledged)),
             feeds=cast(Any, None),
             links=cast(Any, None),
             clock=cast(Any, clock),
@@ -223,6 +252,26 @@ def test_whoever_mends_something_is_fed_all_the_same() -> None:
     world.needs.fetched(PEER, {})
     world.pump()
     assert (world.feeds.state(PEER), world.sent) == ("live", 3 * most + 1)
+
+
+@pytest.mark.parametrize("link_breaks", [False, True])
+def test_whoever_has_mended_it_is_so_no_longer(*, link_breaks: bool) -> None:
+    """It asks no more then, and counted as mending for half a minute: it got all that its link took."""
+    world, most = World(MOST), MOST // BATCH
+    world.needs.fetched(PEER, {})
+    world.write(3 * most)
+    assert world.sent == 3 * most
+    if link_breaks:
+        world.needs.link_down(PEER)
+    else:
+        world.acknowledged = world.journal.last_index
+    before = world.sent
+    world.write(3 * most)
+    world.pump()
+    assert world.sent <= before + most
+    world.needs.fetched(PEER, {})
+    world.pump()
+    assert (world.feeds.state(PEER), world.sent) == ("live", 6 * most), "it lacks something else"
 
 
 @pytest.mark.parametrize(

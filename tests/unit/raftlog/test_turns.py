@@ -21,7 +21,8 @@ class Desk:
         self.it.begin()
 
     def _turn(self) -> None:
-        self.turns_had += self.it.take()
+        self.turns_had += self.it.due
+        self.it.take()
 
     def _kick(self) -> None:
         self.kicks += 1
@@ -37,7 +38,7 @@ async def rounds(count: int = 3) -> None:
 
 async def test_one_turn_however_often_it_is_asked_for_and_none_that_nobody_has_asked_for() -> None:
     desk = Desk()
-    assert not desk.it.take()
+    assert not desk.it.due
     for _ in range(5):
         desk.it.poke()
     await rounds()
