@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.pipeline.presence import Presence
 from logboom.types import PartitionId
-from partitions.apply.apply_core import Cursor, WorkerState
+from partitions.apply.apply_core import ApplyGroup, Cursor, WorkerState
 
 ONE = PartitionId(1)
 
@@ -46,5 +46,5 @@ def test_of_many_partitions_those_are_looked_at_that_stand_still() -> None:
 
 def test_damage_that_a_group_under_way_meets_ends_no_pause() -> None:
     cursor = Cursor(state=WorkerState.PAUSED)
-    cursor.failed(None, damaged=True, useless=False, attempts_max=3)
+    cursor.failed(None, group=cast("ApplyGroup", None), damaged=True, useless=False)
     assert cursor.state is WorkerState.PAUSED
