@@ -16,6 +16,10 @@ from tests.unit.server.watched import watched
 P = PartitionId(0)
 
 
+def raises(*_: object) -> None:
+    raise RuntimeError("a user's machine")
+
+
 @pytest.mark.parametrize("by", ["an operator", "failures"])
 async def test_what_is_ordered_and_not_applied_is_told_and_takes_effect_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
@@ -25,16 +29,17 @@ async def test_what_is_ordered_and_not_applied_is_told_and_takes_effect_later(
         pipeline = it.node.pipeline
         worker: Any = pipeline.workers[P]
         with monkeypatch.context() as held:
-            held.setattr(worker, "_start", lambda: None)
+            if by == "an operator":
+                held.setattr(worker, "_start", lambda: None)
+            else:
+                held.setattr(worker.machine, "apply", raises)
             asked = asyncio.create_task(it.boom.submit(P, Add(b"n", 1), wait="applied"))
             other = asyncio.create_task(it.boom.submit(1, [Add(b"n", 1)], wait="applied"))
-            async with asyncio.timeout(20):
-                while not pipeline.pending.awaits_applied(P):  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.001)
             if by == "an operator":
+                async with asyncio.timeout(20):
+                    while not pipeline.pending.awaits_applied(P):  # noqa: ASYNC110 - nobody tells
+                        await asyncio.sleep(0.001)
                 assert await it.boom.admin("pause", 0, node="n1") == "paused"
-            else:
-                worker._failed(RuntimeError("a user's machine"))
             with pytest.raises(PartitionPaused) as told:
                 await asked
             assert (told.value.partition_id, told.value.outcome) == (P, "unknown")
