@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from logboom.client.attempts import BACKOFF_MIN_S, Attempts
 from logboom.client.connection import NodeConnection
+from logboom.client.known import is_inside
 from logboom.client.pool import CONNECT_S, Pool
 from logboom.errors import (
     DeadlineExceeded,
@@ -31,15 +31,25 @@ class Cluster(Pool):
     """Shared by everything that a client does."""
 
     async def refresh_partitions(
-        self, at: NodeConnection, *, linearizable: bool = False, at_least: int = 0, timeout: float = CONNECT_S
+        self,
+        at: NodeConnection,
+        *,
+        linearizable: bool = False,
+        at_least: int = 0,
+        named: bool = False,
+        follows: bool = False,
+        timeout: float = CONNECT_S,
     ) -> None:
         """Ask a node which partitions there are: a leader, if that must be so now; or as of an index.
 
+        ``named``: it is this node's word that is wanted. ``follows``: it follows whoever leads, as it has just said.
         ``timeout``: how long it may take until a node knows of that. Raises what a request may raise.
         """
         asked = {"action": "partitions", "linearizable": linearizable, "at_least": at_least}
         frame = await at.request(Kind.ADMIN, {**asked, "timeout_ms": max(1, int(timeout * 1000))})
-        self._learn_partitions(frame.header, sure=linearizable)
+        heard = at_least > 0 and "partitions_at" in at.welcome.get("features", ())
+        wanted = named or heard or is_inside(at.welcome)
+        self._learn_partitions(frame.header, sure=linearizable or follows, wanted=wanted)
         self._changed = False
 
     async def acquaint(self, *, deadline: float) -> None:
@@ -55,21 +65,33 @@ class Cluster(Pool):
     async def know_partitions(self, *, deadline: float) -> None:
         """The same; but what a node says that follows nobody counts only where nobody leads."""
         await self.acquaint(deadline=deadline)
-        if self._provisional:
-            with suppress(Unavailable, NotLeader, UnknownOutcome, DeadlineExceeded):
-                await self._ask_leader(deadline=min(deadline, self.now + CONNECT_S))
+        if self._provisional and self.now >= self._nobody_until:
+            try:
+                await self._ask_leader(deadline=min(deadline, self.now + CONNECT_S), or_follower=True)
+            except (Unavailable, NotLeader, UnknownOutcome, DeadlineExceeded):
+                self._nobody_until = self.now + CONNECT_S
 
     async def know_keys(self, *, deadline: float) -> None:
         """How many partitions keys are routed over: as one says that leads, or that follows whoever does."""
         await self.acquaint(deadline=deadline)
         if self._keys_provisional:
-            await self._ask_leader(deadline=deadline)
+            await self._ask_leader(deadline=deadline, or_follower=True)
 
-    async def _ask_leader(self, *, deadline: float) -> None:
-        """Which partitions there are now. Where nobody leads: raises Unavailable, NotLeader or DeadlineExceeded."""
+    async def _ask_leader(self, *, deadline: float, or_follower: bool = False) -> None:
+        """Which partitions there are now. Where nobody leads: raises Unavailable, NotLeader or DeadlineExceeded.
+
+        ``or_follower``: as a node knows them that names whoever leads, as it might in a WELCOME by now: from here that
+        one may be out of reach, and this is not passed on.
+        """
 
         async def ask(node: NodeConnection) -> None:
-            await self.refresh_partitions(node, linearizable=True)
+            try:
+                await self.refresh_partitions(node, linearizable=True)
+            except NotLeader as error:
+                if not or_follower or not error.fields.get("leader"):
+                    raise
+                self.heard(error)
+                await self.refresh_partitions(node, follows=True)
 
         await self.retry(self.leader, ask, deadline=deadline)
 

@@ -40,6 +40,8 @@ class Known:
         """``partitions`` were said by a node that follows nobody: it may be empty, or none that the others let in."""
         self._keys_provisional = True
         """``key_partitions`` was said by such a node, or by nobody."""
+        self._nobody_until = 0.0
+        """Whoever leads was asked for ``partitions``, and there was nobody: not again before then."""
         self.frame_bytes = 1024 * 1024
         self.part_bytes, self.part_records = FIRST_BYTES, FIRST_RECORDS
         """Most of one partition's share of a request."""
@@ -60,10 +62,9 @@ class Known:
         self._learn_lineage(welcome)
         self.id = said
         self._learn_members(welcome.get("members", {}), welcome.get("members_at"))
-        followed = welcome.get("leader") is not None and welcome.get("lineage", "") is not None
+        followed = is_inside(welcome)
         if not self._changed and (not self.partitions or (self._provisional and followed)):
             self._learn_partitions(welcome, sure=followed)
-            self._provisional = not followed
         elif followed and self._keys_provisional:  # of the partitions what we know may be fresher: this node may lag
             self._learn_keys(welcome)
         self.frame_bytes = welcome.get("frame_bytes", self.frame_bytes)
@@ -108,10 +109,13 @@ class Known:
         elif at >= self._members_at:  # a node that lags, or was removed, may be behind what another has said
             self._members_at, self.members = at, dict(members)
 
-    def _learn_partitions(self, said: dict[str, Any], *, sure: bool = True) -> None:
-        """``sure``: of one that leads, or follows whoever does: it is in the cluster."""
+    def _learn_partitions(self, said: dict[str, Any], *, sure: bool = True, wanted: bool = False) -> None:
+        """``sure``: of one that leads, or follows whoever does: it is in the cluster.
+
+        ``wanted``: it is to be what counts for ``partitions``, whoever says it; of keys it says nothing for sure.
+        """
         self.partitions = said.get("partitions", self.partitions)
-        self._provisional = False
+        self._provisional = not (sure or wanted)
         if sure or self._keys_provisional:
             self._learn_keys(said)
             self._keys_provisional = not sure
@@ -123,3 +127,8 @@ class Known:
     def forget_partitions(self) -> None:
         """Which partitions there are has changed: it is to be asked for anew."""
         self.partitions, self._changed = [], True
+
+
+def is_inside(welcome: dict[str, Any]) -> bool:
+    """Whoever has said it is in the cluster: it leads, or follows whoever does."""
+    return welcome.get("leader") is not None and welcome.get("lineage", "") is not None

@@ -336,7 +336,7 @@ class Reader(LogStreams):
             left = min(HEARD_S, deadline - self._cluster.now)
             if not index or "partitions_at" in connection.welcome.get("features", ()):
                 earlier.clear()
-                await refresh(connection, at_least=index, timeout=left)
+                await refresh(connection, at_least=index, named=node is not None, timeout=left)
                 return
             earlier.add(connection.address)
             try:

@@ -10,7 +10,7 @@ import pytest
 from logboom import Client, Put
 from logboom.client import cluster as clusters
 from logboom.client import reads
-from logboom.errors import LogboomError, NotLeader, PartitionDestroyed, Unavailable
+from logboom.errors import LogboomError, NoSuchPartition, NotLeader, PartitionDestroyed, Unavailable
 from logboom.routing import partition_of
 from logboom.types import GlobalLogIndex, Token
 from logboom.wire import Frame, Kind
@@ -275,3 +275,87 @@ class TestOutside:
                     await ask
                 assert caught.value.outcome == "not_applied"
             assert not outside.of(Kind.SUBMIT)
+
+    @staticmethod
+    def _follows(node: FakeNode, elsewhere: str) -> None:
+        """By now there is a leader, whom it names."""
+        node.leader = elsewhere
+        sent_on = fails(NotLeader("n2 leads", leader=elsewhere))
+        node.answers[Kind.ADMIN] = lambda session, frame: (
+            sent_on(session, frame) if frame.header.get("linearizable") else session.usual(frame)
+        )
+
+    async def test_a_leader_out_of_reach_keeps_no_client_of_a_follower_that_it_met_before(self) -> None:
+        """One that was there before the first election wrote nothing by key for as long as that connection lasted."""
+        async with cluster() as [node], Client(node.address, timeout=3) as boom:
+            node.leader = None
+            await boom._cluster.connection(node.address)
+            self._follows(node, "127.0.0.1:1")
+            await boom.submit_by_key(Put(b"k", b"v"))
+            assert all(frame.header["forward"] for frame in node.of(Kind.SUBMIT))
+            assert len(node.of(Kind.SUBMIT)) == 1
+            assert await boom.key_partitions() == 4
+            assert await boom.partitions() == [0, 1, 2, 3]
+            assert len(node.of(Kind.ADMIN)) == 2, "once for good"
+
+    async def test_nor_one_that_asks_which_there_are(self) -> None:
+        async with cluster() as [node], Client(node.address, timeout=3) as boom:
+            node.leader = None
+            await boom._cluster.connection(node.address)
+            node.partitions = 5
+            self._follows(node, "127.0.0.1:1")
+            for _ in range(3):
+                assert await boom.partitions() == [0, 1, 2, 3, 4]
+            assert len(node.of(Kind.ADMIN)) == 2
+
+    async def test_whether_one_is_there_only_whoever_leads_can_say(self) -> None:
+        """A follower may not have heard of it: that it knows of none says nothing."""
+        async with cluster() as [node], Client(node.address, timeout=0.5) as boom:
+            self._follows(node, "127.0.0.1:1")
+            node.answers[Kind.GET] = fails(NoSuchPartition("not heard of", partition_id=9, partitions=4))
+            with pytest.raises(Unavailable, match="nobody who leads could be asked"):
+                await boom.get(9, b"k", stale=True)
+
+    async def test_where_nobody_was_found_to_lead_it_is_not_asked_for_with_each_call(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each took two seconds, or all the time that it had."""
+        async with cluster() as [outside], Client(outside.address, timeout=0.05) as boom:
+            self._apart(outside, count=8)
+            assert await boom.partitions() == list(range(8))
+            asked = len(outside.of(Kind.ADMIN))
+            assert asked
+            for _ in range(3):
+                assert await boom.partitions() == list(range(8))
+            assert len(outside.of(Kind.ADMIN)) == asked
+            now = asyncio.get_running_loop().time() + clusters.CONNECT_S
+            monkeypatch.setattr(type(boom._cluster), "now", property(lambda _: now))
+            outside.answers[Kind.ADMIN] = lambda session, frame: session.usual(frame)
+            outside.partitions = 4
+            assert await boom.partitions() == [0, 1, 2, 3], "by then somebody may lead"
+
+    @pytest.mark.parametrize("at_least", [0, 7])
+    async def test_what_it_is_asked_for_a_view_of_counts_for_that_view_alone(self, at_least: int) -> None:
+        """It counted for good, as if whoever leads had said it. An index that it would overlook changes nothing."""
+        async with cluster(2) as [leader, outside], Client(leader.address) as boom:
+            self._apart(outside, count=8)
+            outside.answers[Kind.ADMIN] = lambda session, frame: session.usual(frame)
+            leader.answers[Kind.VIEW_SCAN] = outside.answers[Kind.VIEW_SCAN] = silent
+            assert await boom.partitions() == [0, 1, 2, 3]
+            asked = asyncio.ensure_future(anext(boom.scan_view(at_least=at_least, node="n2")))
+            await until(lambda: outside.of(Kind.VIEW_SCAN))
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            assert outside.of(Kind.VIEW_SCAN)[0].header["partitions"] == list(range(8))
+            assert await boom.partitions() == [0, 1, 2, 3]
+
+    async def test_of_an_index_that_it_has_come_to_it_is_believed(self) -> None:
+        """It heard of no leader when it was met, and has heard since: whoever leads is asked for nothing."""
+        async with cluster(2) as [leader, other], Client(other.address) as boom:
+            other.leader, other.features = None, ["partitions_at"]
+            await boom._cluster.connection(other.address)
+            other.answers[Kind.ADMIN] = lambda session, frame: session.usual(frame)
+            other.partitions, asked = 5, len(leader.of(Kind.ADMIN))
+            await boom._cluster.refresh_partitions(await boom._cluster.at("n2"), at_least=7)
+            assert await boom.partitions() == [0, 1, 2, 3, 4]
+            assert len(leader.of(Kind.ADMIN)) == asked

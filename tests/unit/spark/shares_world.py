@@ -1,7 +1,7 @@
 """A client that knows how far logs go and where they begin."""
 
 from logboom.client.reads import LogBatch
-from logboom.errors import IndexCompacted, PartitionDestroyed, Unavailable
+from logboom.errors import DeadlineExceeded, IndexCompacted, PartitionDestroyed, Unavailable
 from logboom.records import RecordBlock
 from logboom.types import Watermark
 
@@ -23,6 +23,10 @@ class Client:
         """Partitions that are being opened where they are asked for; that cannot be shown; that end just then."""
         self.behind = set()
         """Partitions that cannot be shown yet: they are not where they were before the node was started."""
+        self.states = {}
+        """States of those that neither run nor are paused."""
+        self.slow = {}
+        """For which partitions, and how long, whoever is asked takes before he answers or refuses."""
         self.limits = []
         """How long what was asked for may take, each time."""
 
@@ -38,16 +42,28 @@ class Client:
     async def refresh_partitions(self, *, at_least, node):
         pass
 
+    async def member_list(self):
+        return {"node": "n1", "leader": "n1"}
+
     async def status(self, *, node=None):
-        assert node in ("n1", None)
-        shown = self.held.keys() - self.opening - self.behind
-        rows = [[p, 1, 1, 1, 0, 1, "paused" if p in self.stand else "running"] for p in shown]
-        return {"node": node or "n2", "leader": "n1", "partitions": rows if node else []}
+        """Of any it is that of one that the others do not let in: what is paused there is so there alone."""
+        if node is None:
+            return {"node": "n3", "leader": None, "partitions": [[0, 1, 1, 1, 0, 1, "paused"]]}
+        assert node == "n1"
+        states = dict.fromkeys(self.held.keys() - self.opening - self.behind, "running")
+        states |= dict.fromkeys(self.stand, "paused") | self.states
+        return {"node": "n1", "leader": "n1", "partitions": [[p, 1, 1, 1, 0, 1, s] for p, s in states.items()]}
 
     async def watermarks(self, partitions, *, linearizable=False, node=None, timeout=None):
         assert linearizable == (node is None)
         self.limits.append(timeout)
         asked = set(partitions)
+        slow = max((self.slow[p] for p in self.slow.keys() & asked), default=0.0)
+        if timeout is not None and slow > timeout:
+            before = (
+                Unavailable("still recovering") if (self.stand | self.behind) & asked and slow < 2 * timeout else None
+            )
+            raise DeadlineExceeded("the deadline passed before an answer came") from before
         if (self.stand | self.behind) & asked or (timeout is not None and self.opening & asked):
             raise Unavailable("this node is still recovering")
         for p in self.destroyed & asked:
