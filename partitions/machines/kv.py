@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import ClassVar, Final
 
@@ -121,10 +121,7 @@ class KvMachine:
             results, changed, ranges = apply_blocks(batches, load, within, has, loaded_bytes=self._loaded_bytes)
         position, meta = seal(results)
         with self._lock:
-            try:
-                self._changes.merge(changed, meta)
-            except BaseException as error:
-                raise self._half(error) from error
+            self._merge(changed, meta)
             self._position = position
         _remember(emptied, ranges, changed)
         return results
@@ -132,21 +129,23 @@ class KvMachine:
     def _apply_puts(self, puts: Puts, results: Results, seal: Callable[[Results], Sealed]) -> Results:
         position, meta = seal(results)
         with self._lock:
-            state = None if self._changes.put(puts) else puts.layer()
-            try:
-                if state is None:
-                    self._changes.note(meta)
-                else:
-                    self._changes.merge(state, meta)
-            except BaseException as error:
-                raise self._half(error) from error
+            self._merge(puts, meta)
             self._position = position
         return results
 
-    def _half(self, error: BaseException) -> CorruptData:
-        """A part of a group is there: tried again it would count twice. Nobody sees or saves it. Under the lock."""
-        self._changes = HALF
-        return CorruptData(f"a group of batches was applied in part: {error!r}")
+    def _merge(self, changed: Layer | Puts, meta: Mapping[bytes, bytes | None]) -> None:
+        """All of a group's effects, or none: it may be tried again. Under the lock."""
+        changes = self._changes
+        try:
+            if isinstance(changed, dict):
+                changes.merge(changed, meta)
+            elif not changes.put(changed, meta):
+                changes.merge(changed.layer(), meta)
+        except BaseException as error:
+            if changes.torn:
+                self._changes = HALF  # tried again it would count twice: nobody sees or saves it
+                raise CorruptData(f"a group of batches was applied in part: {error!r}") from error
+            raise
 
     def checkpoint(self) -> None:
         """See Machine."""
