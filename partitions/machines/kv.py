@@ -27,7 +27,7 @@ from partitions.machines.kv_rows import ROWS_MIN, Puts, puts_of
 from partitions.machines.kv_unsaved import HALF, Missing, Unsaved
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces, twice, unreadable_is_damage
-from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateView
+from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateFull, StateView
 
 CHUNK_BYTES: Final = 256 << 10
 """Of one chunk of a scan; a value may go over. Each scan may have one waiting for a client that does not read."""
@@ -149,12 +149,28 @@ class KvMachine:
 
     def checkpoint(self) -> None:
         """See Machine."""
-        if self._saving_at is not None:
-            self._save(self._saving_at)  # the last one has failed: nothing newer may be saved in front of that
+        if self._saving_at is not None:  # the last one has failed: nothing newer may be saved in front of that
+            try:
+                self._save(self._saving_at)
+            except StateFull:
+                if self._position == self._saving_at:
+                    raise
+                self._save(self._together())  # what is newer may have removed what there is no room for
+                return
         with self._lock:
             at, newer = self._position, Unsaved(self._changes.room)
             self._saving, self._saving_at, self._changes = self._changes, at, newer
         self._save(at)
+
+    def _together(self) -> Position:
+        """All that is not saved is on its way. Returns what it is of."""
+        with self._lock:
+            self._settle()
+            both, newer = Unsaved(), Unsaved()
+            for each in (self._saving, self._changes):
+                both.merge(each.state, each.meta)
+            self._saving, self._saving_at, self._changes = both, self._position, newer
+            return self._position
 
     def _save(self, at: Position) -> None:
         """What is on its way. If it fails it stays there, read and counted as before: to put it back takes memory."""
