@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import ClassVar, Final
 
@@ -121,7 +121,11 @@ class KvMachine:
             results, changed, ranges = apply_blocks(batches, load, within, has, loaded_bytes=self._loaded_bytes)
         position, meta = seal(results)
         with self._lock:
-            self._merge(changed, meta)
+            try:
+                self._changes.merge(changed, meta)
+            except BaseException as error:
+                self._see(error)
+                raise
             self._position = position
         _remember(emptied, ranges, changed)
         return results
@@ -129,23 +133,20 @@ class KvMachine:
     def _apply_puts(self, puts: Puts, results: Results, seal: Callable[[Results], Sealed]) -> Results:
         position, meta = seal(results)
         with self._lock:
-            self._merge(puts, meta)
+            try:
+                if not self._changes.put(puts, meta):
+                    self._changes.merge(puts.layer(), meta)
+            except BaseException as error:
+                self._see(error)
+                raise
             self._position = position
         return results
 
-    def _merge(self, changed: Layer | Puts, meta: Mapping[bytes, bytes | None]) -> None:
-        """All of a group's effects, or none: it may be tried again. Under the lock."""
-        changes = self._changes
-        try:
-            if isinstance(changed, dict):
-                changes.merge(changed, meta)
-            elif not changes.put(changed, meta):
-                changes.merge(changed.layer(), meta)
-        except BaseException as error:
-            if changes.torn:
-                self._changes = HALF  # tried again it would count twice: nobody sees or saves it
-                raise CorruptData(f"a group of batches was applied in part: {error!r}") from error
-            raise
+    def _see(self, error: BaseException) -> None:
+        """Nothing of a group is there, and it may be tried again: else raises CorruptData. Under the lock."""
+        if self._changes.torn:
+            self._changes = HALF  # tried again a part would count twice: nobody sees or saves it
+            raise CorruptData(f"a group of batches was applied in part: {error!r}") from error
 
     def checkpoint(self) -> None:
         """See Machine."""

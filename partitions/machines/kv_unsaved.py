@@ -86,8 +86,8 @@ class Unsaved:
     def merge(self, state: Mapping[bytes, bytes | None], meta: Mapping[bytes, bytes | None]) -> None:
         """Later changes: all of them, or nothing has happened, unless it is ``torn``."""
         newer, noted = self._parts[1], self.meta
-        old = len(newer), _known(newer, state)
-        old_meta = len(noted), _known(noted, meta)
+        old = len(newer), list(map(newer.get, state)) if newer else []
+        old_meta = len(noted), list(map(noted.get, meta)) if noted else []
         try:
             self.nbytes += _merge(newer, state, old[1]) + _merge(noted, meta, old_meta[1])
         except BaseException:
@@ -112,7 +112,7 @@ class Unsaved:
         parts, keys = (rows, left), self.keys if left is newer else Ordered(left)
         grown = _size(left) - _size(newer) - rows.nbytes
         noted = self.meta
-        old_meta = len(noted), _known(noted, meta)
+        old_meta = len(noted), list(map(noted.get, meta)) if noted else []
         fits = False
         try:
             grown += _merge(noted, meta, old_meta[1])
@@ -145,13 +145,11 @@ class Half(Unsaved):
 HALF: Final = Half()
 
 
-def _known(layer: Layer, changed: Mapping[bytes, bytes | None]) -> list[bytes | None]:
-    """What ``layer`` has of each; none, if it is empty."""
-    return list(map(layer.get, changed)) if layer else []
-
-
 def _merge(layer: Layer, changed: Mapping[bytes, bytes | None], known: list[bytes | None]) -> int:
-    """Put ``changed`` over ``layer``, in part if it fails; returns by how many bytes of memory it has grown."""
+    """Put ``changed`` over ``layer``, in part if it fails; returns by how many bytes of memory it has grown.
+
+    ``known``: what it had of each; nothing, if it was empty.
+    """
     before, replaced = len(layer), sum(map(len, filter(None, known)))
     layer.update(changed)
     fresh = len(layer) - before
