@@ -21,6 +21,10 @@ Changes = Mapping[bytes, bytes | None]
 KEY_BYTES_MAX: Final = 511
 
 
+class StateFull(Exception):
+    """There is no room in the file for what a transaction was to write: less may fit."""
+
+
 class StateView(Protocol):
     """Keys and values as of one moment. A context manager: leave it soon, the file keeps what it shows until then."""
 
@@ -64,7 +68,7 @@ class StateFile(Protocol):
         ...
 
     def write(self, state: Changes, meta: Changes, position: Position) -> None:
-        """One transaction; see the module. After an OSError the process must not go on using the file."""
+        """One transaction; see the module. Raises StateFull. After an OSError the process must not go on using it."""
         ...
 
     def clear(self) -> None:

@@ -43,6 +43,8 @@ class PartitionPayloads:
         self._applied = applied
         self._untouched = untouched
         self._sealed: set[bytes] = set()
+        self._waiting: set[PartitionId] = set()
+        """They lack something, and room to say so."""
         self._logs = logs
         self._gone = gone
         self._appended = appended
@@ -108,6 +110,8 @@ class PartitionPayloads:
         store = self._logs.get(header.partition_id)
         if store is None or header.digest in self._sealed:
             return None  # the gate asks again, until the partition is created here
+        if self._waiting and not self._takes_copies(store):
+            return None  # it is asked for again, until there is room
         try:
             if not store.append(batch, behind=behind):
                 return None
@@ -148,6 +152,13 @@ class PartitionPayloads:
         """See Payloads."""
         for partition_id, store in self._logs.items():
             store.doubt(lacks=partition_id in lacking and store.mode is DurabilityMode.WRITE_AHEAD)
+            if not store.takes_copies():
+                self._waiting.add(partition_id)
+
+    def _takes_copies(self, store: PartitionLog) -> bool:
+        if store.partition_id in self._waiting and store.takes_copies():
+            self._waiting.remove(store.partition_id)
+        return store.partition_id not in self._waiting
 
     def lose(self, route: Route, *, at: object = None) -> bool:
         """See Payloads."""

@@ -110,7 +110,8 @@ class ApplySettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retry_max_ms: int = 2_000
     """Longest pause between two attempts to apply."""
     retry_attempts_max: int = 8
-    """After so many failed attempts the partition is paused."""
+    """After so many failed attempts the partition is paused; not for want of room on the disk, of file descriptors, or
+    of memory for `kv`: that is waited for."""
     kv_map_bytes: int = 64 * 1024 * MIB
     """Address space of one partition's LMDB, less with more than a thousand partitions; disk is used as needed."""
     producers_max: int = 65_536

@@ -168,8 +168,7 @@ class ApplyGroup:
         outcomes: list[AppliedBatch] = []
 
         def seal(results: Results) -> Sealed:
-            _check_results(results, applied)
-            by_batch = iter(results)
+            by_batch = iter(_checked(results, applied))
             for batch, decided in zip(batches, decisions, strict=True):
                 fresh = next(by_batch) if _counts(decided) else None
                 if batch.origins:
@@ -343,11 +342,18 @@ def _bounded(batches: Sequence[CommittedBatch]) -> Sequence[CommittedBatch]:
     return batches
 
 
-def _check_results(results: Sequence[Any], applied: Sequence[ApplyBatch]) -> None:
-    """What is remembered of these would not be taken for ours at the next start. Raises ValueError."""
+def _checked(results: Sequence[Any], applied: Sequence[ApplyBatch]) -> Sequence[bytes]:
+    """Statuses as they may be remembered. Raises ValueError for what would not be taken for ours at the next start."""
     if len(results) != len(applied):
         raise ValueError(f"the state machine gave {len(results)} results for {len(applied)} batches")
     for each, batch in zip(results, applied, strict=True):
-        if type(each) is not bytes or len(each) not in (1, batch.count):  # of a subclass nothing can be kept
+        if type(each) is not bytes or len(each) not in (1, batch.count):
+            if type(each) is not bytes and isinstance(each, bytes):  # such as numpy's, which cannot be kept
+                return _checked([_plain(status) for status in results], applied)
             kind = type(each).__name__
             raise ValueError(f"the state machine gave {each!r:.40} ({kind}) as statuses of {batch.count} records")
+    return results
+
+
+def _plain(status: Any) -> Any:
+    return bytes(memoryview(status)) if isinstance(status, bytes) else status

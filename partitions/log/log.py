@@ -156,6 +156,13 @@ class PartitionLog(LogFetching):
         """
         self.open_segment.doubt(lacks=lacks)
 
+    def takes_copies(self) -> bool:
+        """What others give in place of something lost may be appended: the next start will not take it for proven.
+
+        False on a full disk: ``doubt`` had no room to tell it so, nor has there been any since. Blocking until then.
+        """
+        return self.open_segment.takes_copies()
+
     # -- holding
 
     def holds(self, last_index: int, digest: bytes) -> bool:

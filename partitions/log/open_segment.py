@@ -13,13 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from logboom.settings import LogSettings
 from logboom.types import KIB, MIB, PartitionId, PartitionLogIndex
 from partitions.log.batch import Batch
-from partitions.log.segment import SEGMENT_HEADER_BYTES, BatchRef, pack_index, pack_segment_header, segment_name
+from partitions.log.segment import (
+    NO_ROOM,
+    SEGMENT_HEADER_BYTES,
+    BatchRef,
+    pack_index,
+    pack_segment_header,
+    segment_name,
+)
 from ports.disk import Disk, File
 from ports.invariant import InvariantViolated, invariant
 from ports.sync import Redo
+
+log = structlog.get_logger(__name__)
 
 DOUBTED: Final = "doubted"
 """An empty file: what stands in a log in the place of something that was lost may not be on the disk."""
@@ -113,6 +124,8 @@ class OpenSegment:
         """So many of the batches were synced before an index named them, as a start has found."""
         self._doubted = False
         """As far as ``write_again`` has found."""
+        self._to_be_doubted = False
+        """There has been no room to say so."""
         self._lock = threading.Lock()
         """Held while the file is written to, synced or exchanged."""
         self._dirty = False
@@ -173,10 +186,28 @@ class OpenSegment:
     def doubt(self, *, lacks: bool) -> None:
         """See PartitionLog."""
         if lacks and not self._doubted:
-            self._disk.replace_file(self._directory / DOUBTED)
+            self._to_be_doubted = not self._say_doubted()
+            if self._to_be_doubted:
+                log.warning("doubt_waits_for_room", partition=self._partition_id, path=str(self._directory / DOUBTED))
         elif self._doubted and not lacks:
             self._disk.remove(self._directory / DOUBTED)  # if a crash undoes that, all is only written once more
-        self._doubted = lacks
+        self._doubted = lacks and not self._to_be_doubted
+
+    def takes_copies(self) -> bool:
+        """See PartitionLog."""
+        if self._to_be_doubted:
+            self._doubted = self._say_doubted()
+            self._to_be_doubted = not self._doubted
+        return not self._to_be_doubted
+
+    def _say_doubted(self) -> bool:
+        try:
+            self._disk.replace_file(self._directory / DOUBTED)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False  # half of it goes with what crashes leave
+        return True
 
     def _in_order(self) -> int:
         """So many batches, from the first on, lie one behind the other, in place and in number.

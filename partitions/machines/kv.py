@@ -27,7 +27,7 @@ from partitions.machines.kv_rows import ROWS_MIN, Puts, puts_of
 from partitions.machines.kv_unsaved import HALF, Missing, Unsaved
 from ports.invariant import invariant
 from ports.scrub import PIECE_BYTES, Piece, Pieces, twice, unreadable_is_damage
-from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateView
+from ports.state_file import KEY_BYTES_MAX, RereadableFile, StateFile, StateFull, StateView
 
 CHUNK_BYTES: Final = 256 << 10
 """Of one chunk of a scan; a value may go over. Each scan may have one waiting for a client that does not read."""
@@ -124,7 +124,8 @@ class KvMachine:
             try:
                 self._changes.merge(changed, meta)
             except BaseException as error:
-                raise self._half(error) from error
+                self._see(error)
+                raise
             self._position = position
         _remember(emptied, ranges, changed)
         return results
@@ -132,30 +133,45 @@ class KvMachine:
     def _apply_puts(self, puts: Puts, results: Results, seal: Callable[[Results], Sealed]) -> Results:
         position, meta = seal(results)
         with self._lock:
-            state = None if self._changes.put(puts) else puts.layer()
             try:
-                if state is None:
-                    self._changes.note(meta)
-                else:
-                    self._changes.merge(state, meta)
+                if not self._changes.put(puts, meta):
+                    self._changes.merge(puts.layer(), meta)
             except BaseException as error:
-                raise self._half(error) from error
+                self._see(error)
+                raise
             self._position = position
         return results
 
-    def _half(self, error: BaseException) -> CorruptData:
-        """A part of a group is there: tried again it would count twice. Nobody sees or saves it. Under the lock."""
-        self._changes = HALF
-        return CorruptData(f"a group of batches was applied in part: {error!r}")
+    def _see(self, error: BaseException) -> None:
+        """Nothing of a group is there, and it may be tried again: else raises CorruptData. Under the lock."""
+        if self._changes.torn:
+            self._changes = HALF  # tried again a part would count twice: nobody sees or saves it
+            raise CorruptData(f"a group of batches was applied in part: {error!r}") from error
 
     def checkpoint(self) -> None:
         """See Machine."""
-        if self._saving_at is not None:
-            self._save(self._saving_at)  # the last one has failed: nothing newer may be saved in front of that
+        if self._saving_at is not None:  # the last one has failed: nothing newer may be saved in front of that
+            try:
+                self._save(self._saving_at)
+            except StateFull:
+                if self._position == self._saving_at:
+                    raise
+                self._save(self._together())  # what is newer may have removed what there is no room for
+                return
         with self._lock:
             at, newer = self._position, Unsaved(self._changes.room)
             self._saving, self._saving_at, self._changes = self._changes, at, newer
         self._save(at)
+
+    def _together(self) -> Position:
+        """All that is not saved is on its way. Returns what it is of."""
+        with self._lock:
+            self._settle()
+            both, newer = Unsaved(), Unsaved()
+            for each in (self._saving, self._changes):
+                both.merge(each.state, each.meta)
+            self._saving, self._saving_at, self._changes = both, self._position, newer
+            return self._position
 
     def _save(self, at: Position) -> None:
         """What is on its way. If it fails it stays there, read and counted as before: to put it back takes memory."""

@@ -28,7 +28,7 @@ from logboom.state_machine import NOWHERE, Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines.kv_rows import CHUNK_ROWS, Rows, Stacked, column
 from ports.scrub import PIECE_BYTES, Piece, Pieces
-from ports.state_file import Changes
+from ports.state_file import Changes, StateFull
 
 POSITION: Final = struct.Struct("<QQI")
 pack_crc: Final = struct.Struct("<I").pack
@@ -158,7 +158,7 @@ class KvFile:
             self._commit(act)
         except lmdb.MapFullError as error:
             size = self._env.info()["map_size"]
-            raise lmdb.MapFullError(
+            raise StateFull(
                 f"{self._directory}: no room beyond {size} bytes: raise apply.kv_map_bytes, and start the node again"
             ) from error
 

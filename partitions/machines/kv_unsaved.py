@@ -34,6 +34,8 @@ class Unsaved:
         """Of the dictionary: those of all after ``settle``."""
         self.meta: Layer = {}
         self.nbytes = 0
+        self.torn = False
+        """A change has failed, and taking it back as well: a part of it is there."""
 
     @property
     def room(self) -> int:
@@ -82,30 +84,48 @@ class Unsaved:
             self._parts, self.keys = (None, state), Ordered(state)
 
     def merge(self, state: Mapping[bytes, bytes | None], meta: Mapping[bytes, bytes | None]) -> None:
-        """Later changes. If it fails, a part of them may be there."""
-        self.nbytes += _merge(self._parts[1], state) + _merge(self.meta, meta)
-
-    def note(self, meta: Mapping[bytes, bytes | None]) -> None:
-        """What belongs to what was put in bulk. If it fails, a part of it may be there."""
-        self.nbytes += _merge(self.meta, meta)
+        """Later changes: all of them, or nothing has happened, unless it is ``torn``."""
+        newer, noted = self._parts[1], self.meta
+        old = len(newer), list(map(newer.get, state)) if newer else []
+        old_meta = len(noted), list(map(noted.get, meta)) if noted else []
+        try:
+            self.nbytes += _merge(newer, state, old[1]) + _merge(noted, meta, old_meta[1])
+        except BaseException:
+            self.torn = True
+            _take_back(newer, state, *old)
+            _take_back(noted, meta, *old_meta)
+            self.torn = False
+            raise
 
     @property
     def takes_rows(self) -> bool:
         """What is put may become a row: little is above them, and nobody holds them."""
         return not self._held and len(self._parts[1]) <= ABOVE_ROWS_MAX
 
-    def put(self, puts: Puts) -> bool:
-        """Later changes, in bulk: all of it, or nothing has happened. False: they are to be merged as a dictionary."""
+    def put(self, puts: Puts, meta: Mapping[bytes, bytes | None]) -> bool:
+        """As ``merge``, in bulk. False: nothing has happened, they are to be merged as a dictionary."""
         rows, newer = self._parts
-        if self.takes_rows and (rows is None or rows.takes(puts)):
-            rows = Rows(puts, self._room) if rows is None else rows
-            before, left = rows.nbytes, _left(newer, puts)  # first what may want memory
-            parts, keys = (rows, left), self.keys if left is newer else Ordered(left)
-            if rows.put(puts):
-                self.nbytes += rows.nbytes - before + _size(left) - _size(newer)
-                self._parts, self.keys = parts, keys
-                return True
-        return False
+        if not self.takes_rows or (rows is not None and not rows.takes(puts)):
+            return False
+        rows = Rows(puts, self._room) if rows is None else rows
+        left = _left(newer, puts)  # first what may want memory
+        parts, keys = (rows, left), self.keys if left is newer else Ordered(left)
+        grown = _size(left) - _size(newer) - rows.nbytes
+        noted = self.meta
+        old_meta = len(noted), list(map(noted.get, meta)) if noted else []
+        fits = False
+        try:
+            grown += _merge(noted, meta, old_meta[1])
+            fits = rows.put(puts)
+        finally:
+            if not fits:
+                self.torn = True
+                _take_back(noted, meta, *old_meta)
+                self.torn = False
+        if fits:
+            self._parts, self.keys = parts, keys
+            self.nbytes += grown + rows.nbytes
+        return fits
 
 
 class Half(Unsaved):
@@ -125,14 +145,26 @@ class Half(Unsaved):
 HALF: Final = Half()
 
 
-def _merge(layer: Layer, changed: Mapping[bytes, bytes | None]) -> int:
-    """Put ``changed`` over ``layer``; returns by how many bytes of memory it has grown."""
-    before, replaced = len(layer), sum(map(len, filter(None, map(layer.get, changed)))) if layer else 0
+def _merge(layer: Layer, changed: Mapping[bytes, bytes | None], known: list[bytes | None]) -> int:
+    """Put ``changed`` over ``layer``, in part if it fails; returns by how many bytes of memory it has grown.
+
+    ``known``: what it had of each; nothing, if it was empty.
+    """
+    before, replaced = len(layer), sum(map(len, filter(None, known)))
     layer.update(changed)
     fresh = len(layer) - before
     # Keys are short: which of them are new would cost more to find out than it is worth.
     keys = sum(map(len, changed)) * fresh // max(1, len(changed))
     return fresh * ENTRY_BYTES + keys + sum(map(len, filter(None, changed.values()))) - replaced
+
+
+def _take_back(layer: Layer, changed: Mapping[bytes, bytes | None], count: int, known: list[bytes | None]) -> None:
+    """``layer`` as it was with ``count`` keys, however much of ``changed`` is in it. Takes next to no memory."""
+    while len(layer) > count:
+        layer.popitem()  # what is new comes last
+    for key, raw in zip(changed, known, strict=False):
+        if key in layer:
+            layer[key] = raw
 
 
 def _left(newer: Layer, puts: Puts) -> Layer:

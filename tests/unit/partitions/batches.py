@@ -15,13 +15,22 @@ P = PartitionId(3)
 PRODUCER = ProducerId(bytes(range(16)))
 
 
-def make(first: int, previous: bytes, payloads: list[bytes], *, term: int = 1, sequence: int = 0, **more: int) -> Batch:
+def make(
+    first: int,
+    previous: bytes,
+    payloads: list[bytes],
+    *,
+    term: int = 1,
+    sequence: int = 0,
+    producer: ProducerId = PRODUCER,
+    **more: int,
+) -> Batch:
     return build_batch(
         partition_id=P,
         first_index=first,
         term=Term(term),
         timestamp_ms=more.get("timestamp_ms", 1),
-        producer=PRODUCER,
+        producer=producer,
         epoch=more.get("epoch", 0),
         sequence=sequence,
         floor=more.get("floor", 0),

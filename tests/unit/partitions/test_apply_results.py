@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 from logboom.errors import Unavailable, Voided
 from logboom.settings import ApplySettings
 from logboom.state_machine import ApplyBatch, Results, Sealed
-from logboom.types import PartitionLogIndex
+from logboom.types import NO_PRODUCER, PartitionLogIndex, ProducerId
 from partitions.apply.apply_core import ApplyGroup
 from partitions.apply.dedupe import Dedupe
-from tests.unit.partitions.batches import flush, make
+from tests.unit.partitions.batches import PRODUCER, flush, make
 from tests.unit.partitions.worker_world import world
 
 
@@ -30,7 +30,8 @@ from tests.unit.partitions.worker_world import world
         lambda batches: [bytes(each.count + 1) for each in batches],
         lambda batches: [b"" for _ in batches],
         lambda batches: [[0] for _ in batches],
-        lambda batches: [np.bytes_(b"\1") for _ in batches],  # what is remembered of it cannot be written
+        lambda batches: [np.bytes_(bytes(each.count) + b"\1") for each in batches],
+        lambda batches: [bytearray(b"\1") for _ in batches],
     ],
 )
 def test_others_are_an_error_of_the_machine_and_nothing_is_remembered_of_them(gives: Callable[..., Any]) -> None:
@@ -52,6 +53,39 @@ def test_others_are_an_error_of_the_machine_and_nothing_is_remembered_of_them(gi
             assert "state machine gave" in w.worker.last_error
             assert not w.worker.dedupe.changes()
 
+        w.run(story)
+
+
+class Statuses(bytes):
+    """Of a user's."""
+
+
+@pytest.mark.parametrize("kind", [np.bytes_, Statuses])
+@pytest.mark.parametrize("producer", [PRODUCER, NO_PRODUCER])
+def test_bytes_of_another_kind_count_as_what_they_are(kind: Callable[..., Any], producer: ProducerId) -> None:
+    """What is remembered of a producer could not be written. Refused, they paused what others had applied."""
+    with world() as w:
+
+        def apply(batches: Sequence[ApplyBatch], seal: Callable[[Results], Sealed]) -> Results:
+            results = [kind(b"\0\1") if each.count == 2 else b"\2" for each in batches]
+            w.machine.at, found = seal(results)
+            kept.append(found)
+            return results
+
+        async def story() -> None:
+            w.machine.apply = apply  # type: ignore[method-assign]
+            numbered = None if producer == PRODUCER else 0
+            w.commit(1, producer=producer, sequence=numbered)
+            w.commit(1, records=3, producer=producer, sequence=numbered)
+            w.notify()
+            await asyncio.sleep(1)
+            given = [each.results for batches in w.progress for each in batches]
+            assert given == [b"\0\1", b"\2"]
+            assert [type(each) for each in given] == [bytes, bytes]
+            assert (w.worker.applied_index, w.worker.state) == (5, "running")
+            assert bool(kept[-1]) == (producer == PRODUCER)
+
+        kept = list[Any]()
         w.run(story)
 
 

@@ -23,6 +23,7 @@ from partitions.machines import kv, kv_layers
 from partitions.machines.kv import CHUNK_BYTES, ENTRY_BYTES, KvMachine
 from partitions.machines.kv_file import KvFile
 from partitions.machines.kv_unsaved import Unsaved
+from ports.state_file import StateFull
 from tests.unit.partitions.kv_world import position, read_and_saved_meanwhile
 
 KEYS = [b"k%02d" % k for k in range(40)]
@@ -103,7 +104,7 @@ def test_whatever_is_saved_when_a_crash_leaves_a_prefix_that_can_be_gone_on_from
         if model.rng.random() < 0.6:
             model.step()
         if model.rng.random() < 0.4:
-            raise MemoryError
+            raise model.rng.choice((MemoryError, StateFull))
         write(file, *what)
 
     for _ in range(80):
@@ -114,7 +115,7 @@ def test_whatever_is_saved_when_a_crash_leaves_a_prefix_that_can_be_gone_on_from
             model.machine.checkpoint()
             assert model.machine.unsaved_bytes == 0
         elif what < 0.9:
-            with monkeypatch.context() as patch, suppress(MemoryError):
+            with monkeypatch.context() as patch, suppress(MemoryError, StateFull):
                 patch.setattr(KvFile, "write", beside)
                 model.machine.checkpoint()
         else:
@@ -172,6 +173,43 @@ def test_a_checkpoint_that_fails_loses_nothing_and_can_be_tried_again(
     assert model.crash() == 7
     model.check()
     model.machine.close()
+
+
+@pytest.mark.parametrize("puts", [40, 300])
+@pytest.mark.parametrize("fails", [1, 2])
+def test_what_is_removed_behind_what_there_is_no_room_for_makes_room(tmp_path: Path, puts: int, fails: int) -> None:
+    """That was to be saved first, for good: the partition stood still until its node was started again."""
+    settings = ApplySettings(kv_map_bytes=1 << 20)
+    machine = KvMachine(KvFile(tmp_path, settings), rows_min=30)
+    keys = [b"%03d" % number for number in range(300)]
+
+    def apply(index: int, commands: list[Command]) -> None:
+        machine.apply([batch(index, commands)], lambda _: (position(index), {b"p": b"%d" % index}))
+
+    apply(1, [Put(b"kept", b"v")])
+    machine.checkpoint()
+    apply(2, [Put(key, bytes(4_000)) for key in keys])
+    for index in range(3, 3 + fails):
+        with pytest.raises(StateFull, match="kv_map_bytes"):
+            machine.checkpoint()
+        apply(index, [Put(b"n%03d" % number, b"x" * 5) for number in range(puts)])
+    with pytest.raises(StateFull, match="kv_map_bytes"):
+        machine.checkpoint()
+    with pytest.raises(StateFull, match="kv_map_bytes"):  # nothing is newer
+        machine.checkpoint()
+    assert machine.get([b"kept", keys[0], b"n000"])[0] == [b"v", bytes(4_000), b"x" * 5]
+    apply(3 + fails, [Delete(key) for key in keys])
+    digest = machine.digest()
+    machine.checkpoint()
+    assert (machine.unsaved_bytes, machine.digest()) == (0, digest)
+    apply(4 + fails, [Add(b"sum", 1)])
+    digest = machine.digest()
+    machine.close()
+    machine = KvMachine(KvFile(tmp_path, settings))
+    assert machine.digest() == digest == (digest[0], position(4 + fails))
+    assert machine.get([b"kept", keys[0], b"n000", b"sum"])[0] == [b"v", None, b"x" * 5, (1,)]
+    assert dict(machine.meta()) == {b"p": b"%d" % (4 + fails)}
+    machine.close()
 
 
 def test_what_is_written_often_takes_the_memory_of_its_newest_value(tmp_path: Path) -> None:

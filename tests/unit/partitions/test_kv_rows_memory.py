@@ -208,14 +208,15 @@ def test_a_group_of_which_a_part_is_there_is_neither_shown_nor_saved_nor_applied
     machine.checkpoint()
     apply(machine, 2, [Add(b"n00", 1)])
 
-    def some(layer: Layer, changed: Layer) -> int:
+    def some(layer: Layer, changed: Layer, known: list[bytes | None]) -> int:
         if half == "a meta's" and next(calls) == 1:
-            return merge(layer, changed)
-        merge(layer, dict(islice(changed.items(), len(changed) // 2)))
+            return merge(layer, changed, known)
+        layer.update(islice(changed.items(), len(changed) // 2))
         raise MemoryError
 
     with monkeypatch.context() as patch:
         patch.setattr(kv_unsaved, "_merge", some)
+        patch.setattr(kv_unsaved, "_take_back", fails)
         with pytest.raises(CorruptData, match="in part"):
             apply(machine, 3, HALVES[half])
     assert machine.position() == position(2)
@@ -235,6 +236,79 @@ def test_a_group_of_which_a_part_is_there_is_neither_shown_nor_saved_nor_applied
     assert machine.get([b"n00", b"n19", NAMES[0]]) == ([(1,), (1,), None], position(1))
     assert dict(machine.meta()) == {b"p": b"1"}
     machine.close()
+
+
+COUNTERS = [b"n%02d" % number for number in range(20)]
+FIRST: list[Command] = [Put(name, b"one") for name in NAMES[:20]]
+THEN: list[Command] = [Add(COUNTERS[0], 5), Add(COUNTERS[9], 5), Delete(NAMES[4]), Put(NAMES[9], b"nine")]
+MIXED: list[Command] = [
+    *(Add(key, 1) for key in COUNTERS),
+    *(Delete(name) for name in NAMES[8:12]),
+    *(Put(name, b"two") for name in NAMES[2:6]),
+]
+MANY: list[Command] = [Put(name, b"two") for name in NAMES[10:40]]
+META: Layer = {b"a": b"3", b"p": b"3", b"z": b"3"}
+
+
+def seen(machine: KvMachine) -> object:
+    return (
+        machine.get([*NAMES, *COUNTERS]),
+        dict(machine._changes.meta),
+        machine.unsaved_bytes,
+        [*dict(machine._changes.state).items()],
+    )
+
+
+@pytest.mark.parametrize("share", [0, 1, 2])
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize(
+    ("third", "fails_at"),
+    [(MIXED, "state"), (MIXED, "meta"), (MANY, "meta"), (MANY, "rows"), (MANY, "in place of rows")],
+)
+def test_a_group_for_a_part_of_which_there_is_memory_is_taken_back_and_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, third: list[Command], fails_at: str, settled: bool, share: int
+) -> None:
+    """Its state was damaged though its file was sound: to make that anew takes more memory than there was."""
+    machine, merge, calls = KvMachine(KvFile(tmp_path, ApplySettings()), rows_min=FEW), kv_unsaved._merge, count(1)
+    apply(machine, 1, FIRST)
+    apply(machine, 2, THEN)
+    if settled:
+        list(machine.scan(start=b"", end=None, limit=0, chunk=9))
+    before = seen(machine)
+    nth = 2 if fails_at == "in place of rows" or (fails_at == "meta" and third is MIXED) else 1
+
+    def some(layer: Layer, changed: Layer, known: list[bytes | None]) -> int:
+        if next(calls) != nth:
+            return merge(layer, changed, known)
+        layer.update(islice(changed.items(), share * len(changed) // 2))
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        if fails_at == "rows":
+            patch.setattr(Rows, "put", fails)
+        else:
+            patch.setattr(kv_unsaved, "_merge", some)
+        if fails_at == "in place of rows":
+            patch.setattr(Rows, "put", lambda *_: False)
+        with pytest.raises(MemoryError):
+            machine.apply([batch(3, third)], lambda _: (position(3), META))
+    assert machine.position() == position(2)
+    assert seen(machine) == before
+
+    apply(machine, 3, third)
+    (tmp_path / "expected").mkdir()
+    expected = KvMachine(KvFile(tmp_path / "expected", ApplySettings()), rows_min=FEW)
+    for index, commands in enumerate((FIRST, THEN, third), 1):
+        apply(expected, index, commands)
+    for each in (machine, expected):
+        each.checkpoint()
+    assert machine.digest() == expected.digest()
+    assert [*machine.scan(start=b"", end=None, limit=0, chunk=9)] == [
+        *expected.scan(start=b"", end=None, limit=0, chunk=9)
+    ]
+    assert dict(machine.meta()) == {b"p": b"3"}
+    machine.close()
+    expected.close()
 
 
 def fails(*_: object) -> None:

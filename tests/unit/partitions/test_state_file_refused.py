@@ -20,6 +20,7 @@ from logboom.state_machine import Position
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv_file
 from partitions.machines.kv_file import KvFile
+from ports.state_file import StateFull
 
 REFUSED = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS]
 
@@ -169,7 +170,7 @@ def test_a_first_transaction_that_fails_says_why_and_leaves_nothing_open(
 def test_a_map_that_is_full_names_the_setting(tmp_path: Path) -> None:
     """LMDB names a parameter of its own, which nobody can set."""
     file = KvFile(tmp_path, ApplySettings(kv_map_bytes=1 << 20))
-    with pytest.raises(lmdb.MapFullError, match=r"raise apply\.kv_map_bytes"):
+    with pytest.raises(StateFull, match=r"raise apply\.kv_map_bytes"):
         file.write(
             {b"%d" % key: bytes(4_000) for key in range(500)}, {}, Position(PartitionLogIndex(1), GlobalLogIndex(1))
         )
@@ -220,12 +221,18 @@ def test_what_the_disk_refuses_in_the_midst_of_a_transaction_is_said_as_at_its_e
     file.close()
 
 
-@pytest.mark.parametrize("error", [lmdb.BadValsizeError("mdb_put: MDB_BAD_VALSIZE"), lmdb.MapFullError("full")])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (lmdb.BadValsizeError("mdb_put: MDB_BAD_VALSIZE"), lmdb.BadValsizeError),
+        (lmdb.MapFullError("full"), StateFull),
+    ],
+)
 def test_what_is_none_of_the_disks_is_not_called_so(
-    error: lmdb.Error, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: lmdb.Error, told: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = KvFile(tmp_path, ApplySettings())
-    with pytest.raises(type(error)):
+    with pytest.raises(told):
         refused(file, error, monkeypatch, early=True)
     file.close()
 

@@ -13,14 +13,14 @@ from typing import Any
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings, LogSettings
 from logboom.state_machine import NOWHERE, ApplyBatch, Position, Results, Sealed
-from logboom.types import NO_DIGEST, DurabilityMode
+from logboom.types import NO_DIGEST, DurabilityMode, ProducerId
 from partitions.apply.apply_core import AppliedBatch
 from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.worker import ApplyWorker
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from ports.offload import Offload
-from tests.unit.partitions.batches import P, flush, make
+from tests.unit.partitions.batches import PRODUCER, P, flush, make
 from tests.unit.raftlog.world import MemoryDisk, VirtualClock, VirtualLoop, VirtualOffload
 
 JOB_S = 0.0001
@@ -187,11 +187,12 @@ class World:
         payload: bytes = b"x",
         wide: bool = False,
         sequence: int | None = None,
+        producer: ProducerId = PRODUCER,
     ) -> None:
         for _ in range(count):
             first = self.log.committed_index + 1
             number = first - 1 if sequence is None else sequence
-            batch = make(first, self.head, [payload] * records, sequence=number, wide=wide)
+            batch = make(first, self.head, [payload] * records, sequence=number, producer=producer, wide=wide)
             self.log.append(batch)
             flush(self.log)
             self.batches.append(batch)

@@ -119,6 +119,60 @@ def test_a_copy_of_the_last_one_whose_sync_failed_is_written_again(seed: int, se
     after.close()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_node_with_a_full_disk_starts_and_takes_the_copy_when_there_is_room_to_doubt_it(
+    seed: int, number: int
+) -> None:
+    """It ended with 5, at every start, and gave no room back either."""
+    disk, batches = SimDisk(random.Random(seed)), chain(COUNT)
+    node = Node(disk, 1 << 20)
+    node.write(batches)
+    node.lose(batches[-1], zeroed=True)
+    raw = memoryview(b"".join(batches[-1].buffers))
+
+    disk.hook = full(number)
+    mending = Node(disk, 1 << 20)
+    assert mending.recover() == [route_of(batches[-1])]
+    for _ in range(3):
+        assert mending.payloads.receive(raw) is None
+        assert not mending.payloads.holds(route_of(batches[-1]))
+    disk.hook = None
+    assert mending.payloads.receive(raw) == route_of(batches[-1])
+    assert disk.exists(LOG / DOUBTED)
+    disk.hook = failing_syncs(0)
+    with pytest.raises(OSError, match=str(errno.EIO)):
+        mending.flush()
+    disk.hook = None
+    disk.kill()
+
+    again = Node(disk, 1 << 20)
+    assert again.recover() == []
+    assert not disk.exists(LOG / DOUBTED)
+    disk.power_loss()
+    after = Node(disk, 1 << 20)
+    assert after.recover() == []
+    after.close()
+
+
+def test_whatever_else_the_disk_says_of_it_ends_the_start() -> None:
+    disk, batches = SimDisk(random.Random(1)), chain(COUNT)
+    node = Node(disk, 1 << 20)
+    node.write(batches)
+    node.lose(batches[-1], zeroed=True)
+    disk.hook = full(errno.EIO)
+    with pytest.raises(OSError, match="injected"):
+        Node(disk, 1 << 20).recover()
+
+
+def full(number: int) -> Any:
+    def hook(_: str, path: Path, __: int) -> None:
+        if path.name.startswith(DOUBTED):
+            raise OSError(number, "injected", str(path))
+
+    return hook
+
+
 def test_nothing_is_proven_as_long_as_something_is_lacking() -> None:
     disk, batches = SimDisk(random.Random(1)), chain(COUNT)
     node = Node(disk, 1 << 20)
