@@ -18,6 +18,7 @@ from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.lately import Lately
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
+from dispatcher.reading.surroundings import Horizon
 from dispatcher.requests.requests import SubmitReply, SubmitRequest
 from dispatcher.upkeep.serving import SnapshotServing
 from logboom.errors import LogboomError, NoSuchPartition, QuotaExceeded, Unavailable
@@ -283,8 +284,11 @@ class NoNode:
     def hole_of(self, partition_id: PartitionId) -> None:
         return None
 
-    def safe_horizon(self, partitions: object, level: object) -> int:
-        return 5
+    def lacks_void(self, partition_id: PartitionId, digest: bytes) -> bool:
+        return False
+
+    def safe_horizon(self, partitions: object, level: object) -> Horizon:
+        return Horizon(GlobalLogIndex(5), None)
 
     @property
     def scans(self) -> Scans:

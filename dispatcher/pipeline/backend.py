@@ -24,7 +24,7 @@ from dispatcher.reading.asking import Asking
 from dispatcher.reading.at_hand import AtHand
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.scans import Scans
-from dispatcher.reading.surroundings import Asker, Moved
+from dispatcher.reading.surroundings import Asker, Horizon, Moved
 from dispatcher.reading.views import Views
 from dispatcher.upkeep.comparing import Comparing
 from dispatcher.upkeep.scrubbing import Scrubbing
@@ -360,19 +360,21 @@ class Backend(Pipeline):
         """Of the last record whose effects show here."""
         return self.watermarks.of(partition_id).applied_index
 
-    def safe_horizon(self, partitions: Collection[PartitionId], level: Level) -> GlobalLogIndex:
-        """Nothing more can come of these partitions with this global index or a lower one: all is here, and durable.
+    def safe_horizon(self, partitions: Collection[PartitionId], level: Level) -> Horizon:
+        """Up to where all that can come of these partitions is here, and durable.
 
         With level ``applied`` its effects show, too.
         """
-        horizon = self.parent.global_index
+        through, held_by = self.parent.global_index, None
         for partition_id in self._touched | self._unsynced:  # of all others what is committed is durable
             waits = self.logs[partition_id].undurable_from if partition_id in partitions else None
-            if waits is not None:
-                horizon = min(horizon, GlobalLogIndex(waits - 1))
-        if level is Level.APPLIED:
-            return min([horizon, *(self.watermarks.of(p).applied_global_index for p in partitions)])
-        return horizon
+            if waits is not None and waits <= through:
+                through, held_by = GlobalLogIndex(waits - 1), partition_id
+        for partition_id in partitions if level is Level.APPLIED else ():
+            applied = self.watermarks.of(partition_id).applied_global_index
+            if applied < through:
+                through, held_by = applied, partition_id
+        return Horizon(through, held_by)
 
     @property
     def lineage(self) -> str | None:

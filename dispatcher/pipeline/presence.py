@@ -77,6 +77,10 @@ class Presence(ABC):
         """What holds it up here, if that is a batch that nobody has: its log, or only what is applied of it."""
         return self.voiding.hole_of(partition_id)
 
+    def lacks_void(self, partition_id: PartitionId, digest: bytes) -> bool:
+        """This batch was declared void, and only here it holds something up: the states of others have what it did."""
+        return self.voiding.lacks(partition_id, digest)
+
     def foretold(self, routes: Sequence[Route], through: int) -> None:
         """See RaftEvents."""
         self.partitioning.foretold({route.partition_id for route in routes}, through)

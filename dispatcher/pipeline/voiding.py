@@ -68,6 +68,10 @@ class Voiding:
         first = min(lacking, key=lambda void: void.last_index, default=None)
         return None if first is None else store.place_of(first.last_index, first.digest)
 
+    def lacks(self, partition_id: PartitionId, digest: bytes) -> bool:
+        """It is void, and this node needs a snapshot that has what it did."""
+        return digest in self._awaiting.get(partition_id, {})
+
     def _awaited(self, partition_id: PartitionId) -> list[Void]:
         return list(self._awaiting.get(partition_id, {}).values())
 

@@ -38,6 +38,8 @@ HEADER_NAME_BYTES_MAX: Final = 1024
 REPAIR_S: Final = 10.0
 """A stream waits so long for another node's copy of a damaged batch."""
 LOOK_AGAIN_S: Final = 0.05
+LACKS_S: Final = 0.1
+"""Whoever reads what this node alone lacks asks another after so long."""
 LEVELS: Final = frozenset((Level.DURABLE, Level.APPLIED))
 
 Send = Callable[[Kind, dict[str, Any], list[Any], int], None]
@@ -133,12 +135,6 @@ class FeedRequest:
         )
 
 
-def lost_in(partition_id: PartitionId, hole: Hole) -> CorruptData:
-    """What ends a stream in front of a batch that no node has."""
-    story = f"partition {partition_id}: no node has the batch from {hole.first_index} on"
-    return CorruptData(story, first_index=hole.first_index, last_index=hole.last_index)
-
-
 class Feed(ABC):
     """A stream of records to one client.
 
@@ -231,6 +227,21 @@ class Feed(ABC):
         known = error if isinstance(error, (CorruptData, IncompatibleVersion, IndexCompacted, Voided)) else None
         self._end(known or Unavailable(f"the log could not be read: {error}"))
 
+    def _end_in_front_of(self, partition_id: PartitionId, hole: Hole) -> None:
+        """No node has what comes next. If it is void already, others go on behind it."""
+        if self._lacks(partition_id, hole.digest, hole.last_index):
+            return
+        story = f"partition {partition_id}: no node has the batch from {hole.first_index} on"
+        self._end(CorruptData(story, first_index=hole.first_index, last_index=hole.last_index))
+
+    def _lacks(self, partition_id: PartitionId, digest: bytes, last_index: int) -> bool:
+        """It is void, and only this node cannot go on without what it did: the stream ends, and another is asked."""
+        if not self._backend.lacks_void(partition_id, digest):
+            return False
+        story = f"partition {partition_id}: this node waits for what the batch up to {last_index} did, which is void"
+        self._end(Unavailable(f"{story}: ask another", retry_after=LACKS_S))
+        return True
+
     # -- memory
 
     def _ask(self, *, nbytes: int, segments: int, order: int, admitted: Callable[[], None]) -> None:
@@ -247,6 +258,8 @@ class Feed(ABC):
 
     def _wait_for_repair(self, partition_id: PartitionId, damage: DamagedBatch) -> bool:
         """Another node's copy will do. False: nobody has one, or it takes too long."""
+        if self._lacks(partition_id, damage.digest, damage.last_index):
+            return True
         backend, now = self._backend, self._backend.clock.monotonic()
         again = self._damage is not None and self._damage.digest == damage.digest
         if not again:

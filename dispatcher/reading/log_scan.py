@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import structlog
 
-from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send, lost_in
+from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
 from dispatcher.reading.merging import Lost, Merge, Run, Window
 from dispatcher.reading.read_rates import Pace
-from dispatcher.reading.surroundings import Surroundings
+from dispatcher.reading.surroundings import Horizon, Surroundings
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted, InvalidRequest, LogboomError, Voided
 from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex
 from logboom.wire import FLAG_MORE, Kind
@@ -94,7 +94,7 @@ class LogScan(Feed):
                         for p, each in self._logs.items()}  # fmt: skip
         subscribe = backend.subscribe_applied if wanted.level is Level.APPLIED else backend.subscribe_commits
         self._unsubscribe = [subscribe(p, self.woken) for p in self._logs]
-        if self._through > backend.safe_horizon(self._logs, wanted.level):  # others may take it there, who tell nobody
+        if self._through > backend.safe_horizon(self._logs, wanted.level).through:  # others may take it there, silently
             self._unsubscribe.append(backend.subscribe_ordered(self.woken))
 
     @property
@@ -178,7 +178,8 @@ class LogScan(Feed):
         logs, time_ms, older = self._logs, self._wanted.start_time_ms, self._begun
         through = {p: each.durable_index for p, each in logs.items()}
         if through == self._looked_through:
-            return  # what comes is waited for
+            self._look_for_hole(self._backend.safe_horizon(logs, self._wanted.level))
+            return  # else what comes is waited for
         self._reading = True
 
         def search() -> Timed:
@@ -221,7 +222,8 @@ class LogScan(Feed):
     def _go_on(self, merge: Merge) -> None:
         settings = self._backend.settings.reads
         if self._window is None:
-            horizon = self._backend.safe_horizon(self._logs, self._wanted.level)
+            safe = self._backend.safe_horizon(self._logs, self._wanted.level)
+            horizon = safe.through
             if not self._wanted.follow:
                 self._through = self._through or horizon
             limit = min(horizon, self._through) if self._through else horizon
@@ -245,21 +247,25 @@ class LogScan(Feed):
                 if not self._wanted.follow and horizon >= self._through and self._open:
                     self._finish()
                 else:
-                    self._look_for_hole(merge)
+                    self._look_for_hole(safe)
                 return
         window = self._window
         order = window.picked[0].place.global_index
         self._ask(nbytes=window.nbytes, segments=window.segments, order=order, admitted=self._admitted)
 
-    def _look_for_hole(self, merge: Merge) -> None:
-        """All that is safe is sent. If nobody has what comes next, nothing comes before that is void."""
-        global_index, partition_id = merge.head or (0, None)
-        if partition_id is None or not (self._wanted.follow or global_index <= self._through):
+    def _look_for_hole(self, safe: Horizon) -> None:
+        """All that is safe is sent. If nobody has what holds the rest up, nothing comes before that is void."""
+        partition_id = safe.held_by
+        if partition_id is None:
             return
-        is_applied = self._wanted.level is Level.APPLIED
-        hole = self._backend.hole_of(partition_id) if is_applied else self._logs[partition_id].hole
-        if hole is not None and hole.global_index == global_index:
-            self._end(lost_in(partition_id, hole))
+        is_applied, backend = self._wanted.level is Level.APPLIED, self._backend
+        hole = backend.hole_of(partition_id) if is_applied else self._logs[partition_id].hole
+        if hole is None or not (self._wanted.follow or hole.global_index <= self._through):
+            return
+        # What is applied may have come to it without having come so far in the order of all of them.
+        reached = is_applied and hole.first_index == backend.applied_index(partition_id) + 1
+        if reached or hole.global_index == safe.through + 1:
+            self._end_in_front_of(partition_id, hole)
 
     def _grown(self) -> AbstractSet[PartitionId] | None:
         """Partitions with more than when this was asked last; None: nobody knows."""

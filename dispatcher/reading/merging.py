@@ -154,11 +154,6 @@ class Merge:
             self._look(partition)
         return Window(picked, nbytes, len(segments)) if picked else None
 
-    @property
-    def head(self) -> tuple[int, PartitionId] | None:
-        """Global index and partition of what comes next, safe or not; None: nothing more is known of."""
-        return self._heads[0][:2] if self._heads else None
-
     def step_over(self, void: Picked) -> None:
         """Nobody has it any more: it counts as nothing, and the reader is to be told."""
         self.voids += 1

@@ -33,6 +33,15 @@ class Asker(NamedTuple):
     """Who is there."""
 
 
+class Horizon(NamedTuple):
+    """The safe horizon of some partitions."""
+
+    through: GlobalLogIndex
+    """Nothing more can come of them with this global index or a lower one."""
+    held_by: PartitionId | None
+    """Of which partition it waits for something; None: it is as far as all that is committed."""
+
+
 class Moved(Protocol):
     """A partition has come further; or, with an error, it is gone."""
 
@@ -130,7 +139,7 @@ class Surroundings(Protocol):
 
     def applied_index(self, partition_id: PartitionId) -> int: ...
 
-    def safe_horizon(self, partitions: Collection[PartitionId], level: Level) -> GlobalLogIndex: ...
+    def safe_horizon(self, partitions: Collection[PartitionId], level: Level) -> Horizon: ...
 
     async def read_index(self, deadline: float, *, lone: bool = False) -> GlobalLogIndex: ...
 
@@ -155,3 +164,5 @@ class Surroundings(Protocol):
     def is_lost(self, digest: bytes) -> bool: ...
 
     def hole_of(self, partition_id: PartitionId) -> Hole | None: ...
+
+    def lacks_void(self, partition_id: PartitionId, digest: bytes) -> bool: ...

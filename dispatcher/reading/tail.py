@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send, lost_in
+from dispatcher.reading.feeds import Ended, Feed, FeedRequest, Send
 from dispatcher.reading.read_rates import Pace
 from dispatcher.reading.surroundings import Surroundings
 from logboom.errors import IndexCompacted, LogboomError, Unavailable
@@ -104,7 +104,7 @@ class Tail(Feed):
         if self._next > end:
             hole = self._hole()
             if hole is not None and end < hole.first_index <= self._next:
-                self._end_in_front_of(hole)
+                self._end_in_front_of(self._partition_id, hole)
                 return
             if not self._wanted.follow and self._open:
                 if not self._has_come_back():  # what it lacks is not the end of anything
@@ -120,9 +120,6 @@ class Tail(Feed):
         """What will not come, as far as it is known. The log may go on behind what nobody has, and the state not."""
         return self._backend.hole_of(self._partition_id) if self._wanted.level is Level.APPLIED else self._log.hole
 
-    def _end_in_front_of(self, hole: Hole) -> None:
-        self._end(lost_in(self._partition_id, hole))
-
     def _failed(self, error: BaseException | None) -> None:
         hole = None
         if isinstance(error, DamagedBatch) and self._backend.is_lost(error.digest):
@@ -130,7 +127,7 @@ class Tail(Feed):
         if hole is None:
             super()._failed(error)
         else:
-            self._end_in_front_of(hole)
+            self._end_in_front_of(self._partition_id, hole)
 
     def _has_come_back(self) -> bool:
         """This node has as much as before it was started. A state that stands still keeps nothing of a log back."""
@@ -157,7 +154,9 @@ class Tail(Feed):
 
     def _find_time(self, through: int) -> None:
         if through <= self._looked_through:
-            return  # what comes is waited for
+            if self._log.hole is not None:  # else what comes is waited for
+                self._end_in_front_of(self._partition_id, self._log.hole)
+            return
         self._reading = True
         search, time_ms, start = self._log.chunks.first_at_time, self._by_time, self._older
         self._backend.offload.submit(

@@ -45,6 +45,8 @@ META_BYTES_MAX: Final = 64 * MIB
 DURABLE_POLL_S: Final = 0.005
 WANTED_S: Final = 10.0
 """One is wanted for so long; as long as it is, that is said again once a second."""
+NEWER_S: Final = 5.0
+"""Where a newer set overtook one that was fetched, no older one is begun for so long."""
 
 
 class InstallDue(LogboomError):
@@ -145,7 +147,9 @@ class Installing:
         """Global index that a wanted set has to reach."""
         self._task: asyncio.Task[None] | None = None
         self._newest_offered = GlobalLogIndex(0)
-        """Global index of the newest set that was offered and is of use here, since the fetch under way was begun."""
+        """Global index of the newest set that was offered and is of use here, since the last fetch was begun."""
+        self._newer_until = 0.0
+        """Until then no older one is begun: the last fetch could not go on with one."""
         self._over = False
         """The node is about to end, or to start anew: what is on the disk stays as it is."""
         self._filled: list[PartitionLog] = []
@@ -217,6 +221,8 @@ class Installing:
         if self._task is not None:
             self._newest_offered = max(self._newest_offered, global_index)
             return
+        if global_index < self._newest_offered and self._clock.monotonic() < self._newer_until:
+            return
         self._newest_offered, self._was_wanted = global_index, self._wanted
         self._sources.begin(global_index, peer)
         self._task = asyncio.get_running_loop().create_task(self._run(global_index, raft_index))
@@ -235,6 +241,7 @@ class Installing:
         """The same, of a log that is waited for. What this waits for a newer set may not need. Raises Overtaken."""
         self._check_use(meta)
         if stands and self._newest_offered > meta.global_index:
+            self._newer_until = self._clock.monotonic() + NEWER_S
             raise Overtaken(f"a snapshot at {self._newest_offered} is offered")
 
     async def _run(self, global_index: GlobalLogIndex, raft_index: int = 0, *, keeps: bool = False) -> None:

@@ -13,6 +13,7 @@ from dispatcher.pipeline.backend import Backend as RealBackend
 from dispatcher.reading.lately import Lately
 from dispatcher.reading.read_budget import ReadBudget
 from dispatcher.reading.read_rates import Pace, ReadRates
+from dispatcher.reading.surroundings import Horizon
 from logboom.client.log_batches import batches_of
 from logboom.errors import LogboomError, NoSuchPartition
 from logboom.records import RecordBlock
@@ -48,6 +49,8 @@ class World:
         self.wakers: dict[int, list[Callable[..., None]]] = {}
         self.damages: list[tuple[int, Any]] = []
         self.lost: set[bytes] = set()
+        self.voids: set[bytes] = set()
+        """What is void, and lacking in the states of this node alone."""
         self.applied: dict[int, int] = {}
         self.batches: dict[int, list[Batch]] = {}
         self.parent = SimpleNamespace(global_index=0)
@@ -171,7 +174,7 @@ class World:
 
     _touched = _unsynced
 
-    def safe_horizon(self, partitions: Any, level: Level) -> int:
+    def safe_horizon(self, partitions: Any, level: Level) -> Horizon:
         return RealBackend.safe_horizon(self, partitions, level)  # type: ignore[arg-type]
 
     def damaged(self, partition: int, damage: Any) -> None:
@@ -183,6 +186,9 @@ class World:
 
     def hole_of(self, partition: int) -> Hole | None:
         return self.logs[partition].hole
+
+    def lacks_void(self, partition: int, digest: bytes) -> bool:
+        return digest in self.voids
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         def run() -> None:

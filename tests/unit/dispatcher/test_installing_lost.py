@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher.upkeep import installing, sources
+from dispatcher.upkeep import installing, serving, sources
+from dispatcher.upkeep.installing import Check
 from dispatcher.upkeep.log_fetching import LogFetch
 from logboom.errors import CorruptData
-from logboom.types import GlobalLogIndex, NodeId
+from logboom.types import GlobalLogIndex, NodeId, RaftIndex
 from logboom.wire import Frame, Kind
+from partitions.log.log import PartitionLog
 from ports.timers import wait
 from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, given, history
 from tests.unit.partitions.batches import P
@@ -126,3 +128,39 @@ async def test_what_is_asked_for_last_counts() -> None:
     target.installing.want("another one is", GlobalLogIndex(G - 1))
     await target.ended()
     assert target.ready == [G]
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_one_that_was_overtaken_is_not_begun_again_before_the_newer_one(
+    monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
+    """Whoever has the older one answered first each time: it was begun, and overtaken, again and again.
+
+    Where the newer one comes no more it is begun after all.
+    """
+    wire, begun = Wire(), list[int]()
+    a, b, target = Source("a", wire), Source("b", wire), Target(wire)
+    newer = GlobalLogIndex(G + 5)
+    b.raft_index = RaftIndex(78)
+    b.set_at(newer)
+
+    async def log_of(_: Any, __: Any, check: Check) -> PartitionLog:
+        begun.append(check.args[0].global_index)  # type: ignore[attr-defined]
+        while begun == [G]:
+            check(stands=True)
+            await asyncio.sleep(0.001)
+        return target.log
+
+    monkeypatch.setattr(target.installing, "_log_of", log_of)
+    target.installing.want("a state is gone")
+    await target.ended()
+    assert (begun, target.ready) == ([G], [])
+    if silent:
+        wire.down.add("b")
+        target.now += installing.NEWER_S
+    for source in (a, b):
+        source.now += serving.OFFER_AGAIN_S
+    target.installing.want("a state is gone")
+    await target.ended()
+    wanted = G if silent else newer
+    assert (begun, target.ready, target.installing.failed) == ([G, wanted], [wanted], 0)

@@ -236,7 +236,7 @@ def test_a_log_that_nobody_applies_here_yet_is_not_taken_for_durable() -> None:
     pipeline.workers = {}
     pipeline.logs[ONE].undurable_from = 1
     Pipeline._settle(pipeline)
-    assert Backend.safe_horizon(cast("Backend", pipeline), [ONE], Level.DURABLE) == 0
+    assert Backend.safe_horizon(cast("Backend", pipeline), [ONE], Level.DURABLE) == (0, ONE)
     pipeline.logs[ONE].undurable_from = None
     pipeline._touched.add(ONE)
     Pipeline._settle(pipeline)

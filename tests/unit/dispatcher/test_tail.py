@@ -36,6 +36,7 @@ class Backend:
         self.read_budget = ReadBudget(bytes_max=ROOM, segments_max=4)
         self.recovered = self.has_log = lambda _: True
         self.applied = 0
+        self.voids: set[bytes] = set()
 
     def log(self, _: int) -> PartitionLog:
         return self._log
@@ -54,6 +55,9 @@ class Backend:
 
     def hole_of(self, _: int) -> Hole | None:
         return self._log.hole
+
+    def lacks_void(self, _: int, digest: bytes) -> bool:
+        return digest in self.voids
 
     def _gone(self) -> None:
         self.subscribed -= 1

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.reading.feeds import FeedRequest
 from dispatcher.reading.tail import Tail
 from logboom.client.log_batches import batches_of, metadata_of
-from logboom.errors import IndexCompacted, InvalidRequest, PartitionDestroyed
+from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, PartitionDestroyed
 from logboom.settings import ReadSettings
 from logboom.types import Level, PartitionId, Record
 from logboom.wire import Frame, Kind
@@ -124,6 +124,22 @@ async def test_a_time_to_come_is_waited_for() -> None:
         world.work()
     assert indexes(client) == [19, 20]
     tail.close()
+    assert not any(world.wakers.values())
+
+
+async def test_a_time_to_come_is_not_waited_for_behind_what_nobody_has() -> None:
+    """It stood still without a word: nothing becomes durable any more."""
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    begin(world, client, follow=True, start_time_ms=10_500)
+    world.work()
+    assert client.ends == []
+    gone = world.append(0, [b"2", b"3"], is_lost=True)
+    world.append(0, [b"4"], at_ms=11_000)
+    world.work()
+    (end,) = client.ends
+    assert isinstance(end, CorruptData)
+    assert (end.first_index, end.last_index) == (2, gone.last_index)
     assert not any(world.wakers.values())
 
 

@@ -13,7 +13,7 @@ from chaos.sim.disk import SimDisk
 from dispatcher.pipeline.voiding import Voiding
 from dispatcher.reading.feeds import FeedRequest
 from dispatcher.reading.tail import Tail
-from logboom.errors import CorruptData, InvalidRequest, NotLeader, Voided
+from logboom.errors import CorruptData, InvalidRequest, NotLeader, Unavailable, Voided
 from logboom.types import GlobalLogIndex, Level, NodeId, PartitionId, PartitionLogIndex
 from logboom.wire import Kind
 from partitions.log.log import PartitionLog
@@ -277,28 +277,47 @@ def test_what_lies_behind_one_that_others_have_applied_is_durable_and_it_is_lost
     with pytest.raises(DamagedBatch):
         log.read_committed(after_index=before, through_index=1 << 40, max_bytes=1)
     node.workers[P] = at(gone.last_index)
+    assert node.voiding.lacks(P, gone.digest)
     node.voiding.look_again(P)
+    assert not node.voiding.lacks(P, gone.digest)
     assert node.voiding.hole_of(P) is None
     with pytest.raises(Voided):
         log.read_committed(after_index=before, through_index=1 << 40, max_bytes=1)
 
 
+@pytest.mark.parametrize("level", [Level.DURABLE, Level.APPLIED])
 @pytest.mark.parametrize("follow", [True, False])
-def test_whoever_follows_what_is_applied_is_told_that_no_more_comes(*, follow: bool) -> None:
-    """He waited in front of it for ever, since what is behind it is durable; or was told that the log ends there."""
+@pytest.mark.parametrize("void", [True, False])
+def test_whoever_reads_up_to_it_is_told_that_no_more_comes_here(*, void: bool, follow: bool, level: Level) -> None:
+    """He waited in front of it for ever, since what is behind it is durable; or was told that the log ends there.
+
+    Then he was told that nobody has it, and that this is final: it is void, and others go on behind it.
+    """
     _, log, batches = with_hole()
     before, gone = batches[GONE - 1].last_index, batches[GONE]
-    node, world, client = Node(at(before), log), reading_world.World(1), reading_world.Client()
-    node.carries_out(gone.header.first_index, gone.last_index, gone.digest, GONE + 1)
-    world.logs[P], world.applied[P] = log, before
+    worker = SimpleNamespace(
+        applied_index=before, damage=SimpleNamespace(last_index=gone.last_index, digest=gone.digest)
+    )
+    node, world, client = Node(worker, log), reading_world.World(1), reading_world.Client()
+    node.raft.repair.holes = {gone.digest: 1}
+    if void:
+        node.carries_out(gone.header.first_index, gone.last_index, gone.digest, GONE + 1)
+    elif level is Level.APPLIED:
+        log.excuse(gone.last_index)  # its state was made anew from a snapshot in front of it
+    world.logs[P], world.applied[P], world.lost = log, before, {gone.digest}
     world.hole_of = node.voiding.hole_of  # type: ignore[method-assign,assignment]
-    Tail(world, P, FeedRequest(credit=1 << 20, follow=follow, level=Level.APPLIED), **client.how()).move()
+    world.lacks_void = node.voiding.lacks  # type: ignore[method-assign,assignment]
+    Tail(world, P, FeedRequest(credit=1 << 20, follow=follow, level=level), **client.how()).move()
     while world.jobs:
         world.work()
     assert reading_world.indexes(client) == [*range(1, before + 1)]
     (end,) = client.ends
-    assert isinstance(end, CorruptData)
-    assert end.fields == {"first_index": gone.header.first_index, "last_index": gone.last_index}
+    if void:
+        assert isinstance(end, Unavailable)
+        assert end.fields["retry_after"] > 0
+    else:
+        assert isinstance(end, CorruptData)
+        assert end.fields == {"first_index": gone.header.first_index, "last_index": gone.last_index}
 
 
 def test_one_that_turns_up_after_all_holds_up_nothing() -> None:

@@ -285,6 +285,20 @@ async def test_whoever_reads_of_a_log_without_its_data_has_seen_it() -> None:
         await rows.aclose()
 
 
+async def test_who_meets_a_node_that_waits_for_what_the_others_have_goes_on_at_one_of_those() -> None:
+    async with cluster(3) as nodes:
+        for node in nodes:
+            scanning(node)
+            for kind in (Kind.TAIL, Kind.LOG_SCAN):
+                node.answers[kind] = removed_before(5, kind, whole([(9, raw(0, 5, [b"a", b"b", b"c"]))]))
+        lacks = nodes[0]
+        lacks.answers[Kind.TAIL] = lacks.answers[Kind.LOG_SCAN] = fails(Unavailable("ask another", retry_after=0.01))
+        async with Client(lacks.address) as boom:
+            assert [b.first_index async for b in boom.tail(0, start=5)] == [5]
+            assert await scan(boom, start_global=5) == []
+        assert lacks.of(Kind.TAIL)
+
+
 async def scan(boom: Client, **how: Any) -> list[int]:
     return [int(each.global_index) async for each in boom.scan_log([0, 1], **how)]
 
