@@ -419,7 +419,7 @@ class Repair:
         if question.in_turn:
             self._turn = max(0, self._turn - (len(question.digests) - 1 - question.digests.index(digest)))
             return
-        given = next((each.route for each in self._missing if each.route.digest == digest and not taken), None)
+        given = None if taken else next((each.route for each in self._missing if each.route.digest == digest), None)
         if given is not None and not self._payloads.holds(given):  # nor what follows it, or before what it follows
             own = [each for each in self._missing if each.route.partition_id == given.partition_id]
             others = [each for each in self._missing if each.route.partition_id != given.partition_id]
