@@ -203,10 +203,10 @@ class Links:
         link = self.links.get(peer)
         return link is None or link.connection.congested
 
-    def has_room(self, peer: NodeId) -> bool:
-        """For what can wait: the other half of its send buffer is left to what cannot."""
+    def has_room(self, peer: NodeId, *, beyond: int = 0) -> bool:
+        """For what can wait: the other half of its send buffer, but for ``beyond``, is left to what cannot."""
         link = self.links.get(peer)
-        return link is not None and 2 * link.connection.queued <= self.limits.send_buffer_bytes
+        return link is not None and 2 * (link.connection.queued - beyond) <= self.limits.send_buffer_bytes
 
     # -- sending
 

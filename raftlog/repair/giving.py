@@ -29,7 +29,18 @@ ANSWER_BYTES: Final = MIB
 AHEAD_BYTES: Final = MIB
 """While more waits on the link nothing is given, for the same reason."""
 GIVES_S: Final = 2.0
-"""But once in so long: whoever is fed may always have as much under way, and needs what it has asked for."""
+"""But once in so long, where that is something else: whoever is fed may always have as much under way, and needs what
+it has asked for."""
+
+
+@dataclass(slots=True)
+class _Gave:
+    """To one peer."""
+
+    at: float
+    """When, last."""
+    waits: int = 0
+    """Bytes of that, and of what was given before, that may be on the link still: not more."""
 
 
 @dataclass(slots=True)
@@ -94,8 +105,7 @@ class Giving:
         self._damaged = damaged
         self._standing = standing
         self._own = own
-        self._gave: dict[NodeId, float] = {}
-        """When each was last given something."""
+        self._gave: dict[NodeId, _Gave] = {}
 
     def answer(self, peer: NodeId, frame: Frame) -> None:
         """FETCH: give of what is held, and say why the rest is not. Raises ProtocolError."""
@@ -116,7 +126,8 @@ class Giving:
                 self._seals.put(route.digest, on=void and lack in NOBODY_HAS)
 
         stuck = {route.partition_id for route, _ in lacking}
-        sized = [(route, self._payloads.size(route)) for route in held] if held and self._may_give(peer) else []
+        busy = bool(held) and not self._may_give(peer)
+        sized = [] if busy else [(route, self._payloads.size(route)) for route in held]
 
         def done(found: _Held | None, error: BaseException | None) -> None:
             if found is None:
@@ -129,21 +140,29 @@ class Giving:
                 header: dict[str, Any] = free_header(route, term=now.term) if free else {}
                 if found.cut and at == len(found.given):
                     header |= more_header(route, asked=asked)
-                self._links.send(peer, Kind.FETCHED, header, [raw])
+                if self._links.send(peer, Kind.FETCHED, header, [raw]):
+                    self._gave[peer].waits += len(raw)
             for each in found.damaged:
                 self._damaged(each)
             # What was damaged only now is asked for again: whether the state has it applied is not known here.
             told = [*lacking, *found.unreadable, *((each.route, Lack.UNKNOWN) for each in found.damaged)]
-            if told:
-                self._links.send(peer, Kind.FETCHED, pack(told, term=standing.term, asked=asked), [])
+            if told or busy:
+                header = pack(told, term=standing.term, asked=asked) | ({"busy": True} if busy else {})
+                self._links.send(peer, Kind.FETCHED, header, [])
 
         self._offload.submit(lambda: _read(self._payloads, sized, stuck), done)
 
     def _may_give(self, peer: NodeId) -> bool:
-        now = self._clock.monotonic()
-        if self._links.queued(peer) > AHEAD_BYTES and now - self._gave.get(peer, now - GIVES_S) < GIVES_S:
-            return False
-        self._gave[peer] = now
+        now, queued = self._clock.monotonic(), self._links.queued(peer)
+        gave = self._gave.setdefault(peer, _Gave(now - GIVES_S))
+        gave.waits = min(gave.waits, queued)
+        if queued > AHEAD_BYTES:
+            # A link that is full of what it is given here is given no more of that, be it ever so slow. Whoever is fed
+            # has its half of the buffer full, always; what is above that, and more, is left to what cannot wait.
+            given = 2 * gave.waits >= queued and self._links.has_room(peer)
+            if given or now - gave.at < GIVES_S or not self._links.has_room(peer, beyond=AHEAD_BYTES):
+                return False
+        gave.at = now
         return True
 
     def _lack(self, route: Route, *, leads: bool, sets: bool) -> Lack:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Container, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
@@ -26,6 +25,7 @@ from raftlog.links.lacks import LACKS_MAX, NOBODY_HAS, Answers, Lack, digest_in,
 from raftlog.links.links import Links
 from raftlog.links.payloads import DamagedPayload, Payloads
 from raftlog.repair.giving import Giving
+from raftlog.repair.question import Question
 from raftlog.repair.room import Room
 from raftlog.repair.seals import Seals
 
@@ -53,20 +53,6 @@ class Standing(NamedTuple):
     leads: bool = False
 
 
-@dataclass(slots=True)
-class _Question:
-    """Under way."""
-
-    peer: NodeId
-    at: float
-    number: int
-    digests: list[bytes]
-    in_turn: bool
-    """It is for all that is missing, in turn."""
-    awaited: bytes
-    """The last batch that comes, if all do."""
-
-
 class Repair:
     """Both sides: asks for what is missing here, answers what peers ask."""
 
@@ -91,7 +77,9 @@ class Repair:
         self._clock = clock
         self._standing = standing
         self._missing: list[Wanted] = []
-        self._asked: _Question | None = None
+        self._asked: Question | None = None
+        self._busy = 0
+        """So often in a row, without a pause, somebody could give nothing just then."""
         self._room = Room() if room is None else room
         self._turn, self._others = 0, False
         """Where those begin that are asked for in the next question which is for all in turn; the last one was."""
@@ -233,10 +221,11 @@ class Repair:
         for each in done:
             self.holes.pop(each.route.digest, None)
             if self._asked is not None and self._asked.awaited == each.route.digest:
-                self._asked = None
+                self._asked, self._busy = None, 0
         return bool(done)
 
     def _ask(self, now: float) -> None:
+        self._busy = self._busy if self._asked is None else 0
         rows = self._next_rows()
         # First whoever would not only say again what he has said. Where the last question brought nothing, all in turn:
         # whose disk hangs, and who gives what cannot be taken, never says anything, and others may have it by now.
@@ -248,7 +237,7 @@ class Repair:
                 asked = next(self._numbers)
                 if self._send_fetch(peer, rows, asked=asked, sets=self._sets_help(rows)):
                     digests = [route.digest for route in rows]
-                    self._asked = _Question(peer, now, asked, digests, in_turn=self._others, awaited=digests[-1])
+                    self._asked = Question(peer, now, asked, digests, in_turn=self._others, awaited=digests[-1])
                     return
 
     def _next_rows(self) -> list[Route]:
@@ -393,15 +382,20 @@ class Repair:
         elif "lacks" in frame.header:
             term, asked = number(frame.header, "term"), number(frame.header, "asked")
             self._hear(peer, unpack(frame.header), term=term, asked=asked)
+            if frame.header.get("busy") is True and self._asked is not None and self._asked.is_it(peer, asked):
+                self._busy += 1
+                if self._busy < len(self._everybody):
+                    self._asked = None  # somebody else is asked at once, but not all in a circle
         else:
             standing, free = self._standing(), digest_in(frame.header, "free")
             if free is not None and (standing.term, standing.leader) == (number(frame.header, "term"), peer):
                 self.seals.put(free, on=False)
-            if self._payloads.receive(frame.body) is not None:
+            taken = self._payloads.receive(frame.body) is not None
+            if taken:
                 self._room.take(len(frame.body))
             more = digest_in(frame.header, "more")
             if more is not None:
-                self._go_on_behind(peer, more, asked=number(frame.header, "asked"))
+                self._go_on_behind(peer, more, asked=number(frame.header, "asked"), taken=taken)
 
     def _hear(self, peer: NodeId, lacking: list[tuple[Route, Lack]], *, term: int, asked: int) -> None:
         wanted = {each.route.digest: each for each in self._missing}
@@ -415,14 +409,21 @@ class Repair:
         if news and self._asked is not None and self._asked.peer == peer:
             self._asked = None  # somebody else may have it: ask at once
 
-    def _go_on_behind(self, peer: NodeId, digest: bytes, *, asked: int) -> None:
+    def _go_on_behind(self, peer: NodeId, digest: bytes, *, asked: int, taken: bool) -> None:
         """It has given what there was room for, this one last: the next question comes as soon as that is over."""
         question = self._asked
-        if question is None or (question.peer, question.number) != (peer, asked) or digest not in question.digests:
+        if question is None or not question.is_it(peer, asked) or digest not in question.digests:
             return
         question.awaited = digest
-        if question.in_turn:  # what cannot be taken is not to stand in front of the same others each time
+        # What cannot be taken is not to stand in front of the same others each time.
+        if question.in_turn:
             self._turn = max(0, self._turn - (len(question.digests) - 1 - question.digests.index(digest)))
+            return
+        given = None if taken else next((each.route for each in self._missing if each.route.digest == digest), None)
+        if given is not None and not self._payloads.holds(given):  # nor what follows it, or before what it follows
+            own = [each for each in self._missing if each.route.partition_id == given.partition_id]
+            others = [each for each in self._missing if each.route.partition_id != given.partition_id]
+            self._missing = others + sorted(own, key=lambda each: each.route.last_index)
 
     def _believe(self, route: Route, term: int, wanted: Wanted | None) -> None:
         """The leader of this term calls it lost."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from logboom.types import NodeId, PartitionId, PartitionLogIndex, Term
+from logboom.types import MIB, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE, Route, pack_routes
 from raftlog.journal.journal import Journal
@@ -97,11 +97,15 @@ class World:
         self.sent: list[tuple[NodeId, Kind, dict[str, Any], list[Any]]] = []
         self.linked = {A, B}
         self.queued = 0
-        """On each link."""
+        """On each link; in its half of ``room`` whoever is fed is fed."""
+        self.room = 16 * MIB
         self.repair = Repair(
             peers=[A, B],
             links=SimpleNamespace(  # type: ignore[arg-type]
-                send=self.send, connected=self.linked.__contains__, queued=lambda _: self.queued
+                send=self.send,
+                connected=self.linked.__contains__,
+                queued=lambda _: self.queued,
+                has_room=lambda _, beyond=0: 2 * (self.queued - beyond) <= self.room,
             ),
             payloads=self.payloads,  # type: ignore[arg-type]
             journal=self.journal,
