@@ -371,7 +371,12 @@ class Backend(Pipeline):
             if waits is not None and waits <= through:
                 through, held_by = GlobalLogIndex(waits - 1), partition_id
         for partition_id in partitions if level is Level.APPLIED else ():
-            applied = self.watermarks.of(partition_id).applied_global_index
+            mark = self.watermarks.of(partition_id)
+            applied = mark.applied_global_index
+            if applied < through:
+                hole = self.hole_of(partition_id)
+                if hole is not None and hole.first_index == mark.applied_index + 1:  # nothing of it is in between
+                    applied = max(applied, GlobalLogIndex(hole.global_index - 1))
             if applied < through:
                 through, held_by = applied, partition_id
         return Horizon(through, held_by)

@@ -258,13 +258,11 @@ class LogScan(Feed):
         partition_id = safe.held_by
         if partition_id is None:
             return
-        is_applied, backend = self._wanted.level is Level.APPLIED, self._backend
-        hole = backend.hole_of(partition_id) if is_applied else self._logs[partition_id].hole
+        is_applied = self._wanted.level is Level.APPLIED
+        hole = self._backend.hole_of(partition_id) if is_applied else self._logs[partition_id].hole
         if hole is None or not (self._wanted.follow or hole.global_index <= self._through):
             return
-        # What is applied may have come to it without having come so far in the order of all of them.
-        reached = is_applied and hole.first_index == backend.applied_index(partition_id) + 1
-        if reached or hole.global_index == safe.through + 1:
+        if hole.global_index == safe.through + 1:
             self._end_in_front_of(partition_id, hole)
 
     def _grown(self) -> AbstractSet[PartitionId] | None:

@@ -144,6 +144,9 @@ class Tail(Feed):
                 self._end(error)
                 return False
             if position >= self._log.end_position and self._wanted.follow:
+                hole = self._hole()
+                if hole is not None:  # in front of it: nothing comes before that is void
+                    self._end_in_front_of(self._partition_id, hole)
                 return False  # of what comes, some may be in front of it
             self._by_global = 0
             self._begin_at(self._log.first_index_at(position))

@@ -284,6 +284,8 @@ def test_a_node_whose_dump_raises_goes_by_the_snapshots_of_the_others(tmp_path: 
         created = client.create_partition(state_machine="counter")
         if cluster.leader() == "n2":
             client.transfer("n1")
+        # Where it is not open yet a cut is passed over, and there is nothing to raise.
+        wait_for(lambda: holds(lambda: client.get(created, b"k", node=cluster.addresses["n2"], stale=True) == (0,)))
         raises.touch()
         for number in range(2):
             client.submit(KV, [Put(b"k", os.urandom(100_000))] * 2, wait="applied")

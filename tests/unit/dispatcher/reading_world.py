@@ -166,7 +166,10 @@ class World:
 
     @property
     def watermarks(self) -> Any:
-        return SimpleNamespace(of=lambda p: SimpleNamespace(applied_global_index=self.applied.get(p, 0)))
+        applied = self.applied
+        return SimpleNamespace(
+            of=lambda p: SimpleNamespace(applied_index=applied.get(p, 0), applied_global_index=applied.get(p, 0))
+        )
 
     @property
     def _unsynced(self) -> set[int]:

@@ -102,22 +102,23 @@ async def test_a_time_to_come_is_not_waited_for_behind_it() -> None:
     assert (globals_of(client), told(client)) == ([], (0, 2, 2))
 
 
-async def test_a_state_that_comes_to_it_holds_up_more_than_what_is_behind_it() -> None:
-    """It had come no further in the order of all of them than to what it had applied last."""
+@pytest.mark.parametrize("through", [0, 3])
+async def test_a_state_that_comes_to_it_holds_up_what_is_behind_it_alone(through: int) -> None:
+    """What others have between what it had applied last and that was not given; a scan up to there waited for good."""
     world, client = World(2), Client()
     world.append(0, [b"1"])
     world.append(0, [b"2"])
     world.append(1, [b"3"])
     world.append(0, [b"4"], is_lost=True)
     world.applied = {0: 1, 1: 4}
-    begin(world, client, follow=True, level=Level.APPLIED)
+    begin(world, client, follow=not through, through=through, level=Level.APPLIED)
     await settle(world)
     assert (globals_of(client), client.ends) == ([1], []), "it has still to apply the second one"
     world.applied[0] = 2
     world.wake(0)
     await settle(world)
-    assert globals_of(client) == [1, 2]
-    assert told(client) == (0, 3, 3)
+    assert globals_of(client) == [1, 2, 3]
+    assert client.ends == [None] if through else told(client) == (0, 3, 3)
 
 
 async def test_where_it_ends_in_front_of_that_it_just_ends() -> None:

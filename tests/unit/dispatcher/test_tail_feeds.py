@@ -67,6 +67,25 @@ def test_a_position_ahead_begins_with_what_comes_there_and_nothing_in_front() ->
     assert indexes(client) == [18, 19, 20]
 
 
+@pytest.mark.parametrize("level", [Level.DURABLE, Level.APPLIED])
+@pytest.mark.parametrize("late", [False, True])
+def test_nor_is_one_behind_what_nobody_has_waited_for(late: bool, level: Level) -> None:
+    """Nothing comes there before that is void, and the tail said nothing of it."""
+    world, client = World(2), Client()
+    world.append(0, [b"1"])
+    world.applied = {0: 1}
+    if not late:
+        world.append(0, [b"2"], is_lost=True)
+    begin(world, client, start_global=3, follow=True, level=str(level))
+    if late:
+        assert client.ends == []
+        world.append(0, [b"2"], is_lost=True)
+        world.wake(0)
+    (end,) = client.ends
+    assert isinstance(end, CorruptData)
+    assert end.fields["first_index"] == 2
+
+
 @pytest.mark.parametrize("header", [{"start": 1}, {"start_global": 1}])
 def test_a_position_that_was_removed(header: dict[str, int]) -> None:
     world, client = filled(), Client()
