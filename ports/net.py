@@ -91,6 +91,11 @@ class Connection(Protocol):
         ...
 
     @property
+    def left_bytes(self) -> int:
+        """So many have been sent since it was opened; what waits is not."""
+        ...
+
+    @property
     def arriving(self) -> Frame | None:
         """What has begun to come and not ended, without its body, once its header is here."""
         ...

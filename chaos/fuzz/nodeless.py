@@ -68,7 +68,7 @@ class Sent:
     remote = "elsewhere"
     peer_identities: frozenset[str] = frozenset()
     congested = False
-    queued = 0
+    queued = left_bytes = 0
     arriving = None
 
     def __init__(self) -> None:

@@ -19,6 +19,10 @@ from raftlog.links.payloads import DamagedPayload
 log = structlog.get_logger(__name__)
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 class PartitionPayloads:
     """``appended`` is told which log has queued writes. Partitions that are not here yet hold nothing."""
 
@@ -31,14 +35,17 @@ class PartitionPayloads:
         applied: Callable[[PartitionId, int], bool | None] = lambda _partition, _index: False,
         untouched: Callable[[PartitionId], bool] = lambda _: False,
         covered: Callable[[PartitionId, int], bool] = lambda _partition, _index: False,
+        fatal: Callable[[OSError], None] = _raise,
     ) -> None:
         """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more.
 
         ``untouched``: of one without a log nothing was ever written here. Looks at the disk.
 
         ``applied``: its state has what is applied up to an index, saved to stay; None: nobody can say yet. ``covered``:
-        a snapshot has.
+        a snapshot has. ``fatal``: the disk must not be trusted any more; whoever brought the batch has nothing to do
+        with that.
         """
+        self._fatal = fatal
         self._covered = covered
         self._applied = applied
         self._untouched = untouched
@@ -156,9 +163,16 @@ class PartitionPayloads:
                 self._waiting.add(partition_id)
 
     def _takes_copies(self, store: PartitionLog) -> bool:
-        if store.partition_id in self._waiting and store.takes_copies():
+        if store.partition_id in self._waiting:
+            try:
+                if not store.takes_copies():
+                    return False
+            except OSError as error:
+                self._fatal(error)
+                return False
             self._waiting.remove(store.partition_id)
-        return store.partition_id not in self._waiting
+            log.info("copies_are_taken", partition=store.partition_id)
+        return True
 
     def lose(self, route: Route, *, at: object = None) -> bool:
         """See Payloads."""

@@ -127,7 +127,11 @@ class KvMachine:
                 self._see(error)
                 raise
             self._position = position
-        _remember(emptied, ranges, changed)
+        try:
+            _remember(emptied, ranges, changed)
+        except MemoryError:  # it only spares going through what is empty: the group has been applied
+            with self._lock:
+                self._emptied = Emptied()
         return results
 
     def _apply_puts(self, puts: Puts, results: Results, seal: Callable[[Results], Sealed]) -> Results:

@@ -189,6 +189,11 @@ class Links:
         link = self.links.get(peer)
         return 0 if link is None else link.connection.queued
 
+    def left_bytes(self, peer: NodeId) -> int:
+        """So many have been sent since the link was opened."""
+        link = self.links.get(peer)
+        return 0 if link is None else link.connection.left_bytes
+
     def speaks(self, peer: NodeId, feature: str) -> bool:
         """It is there, and of a release that knows this."""
         link = self.links.get(peer)

@@ -40,7 +40,16 @@ class _Gave:
     at: float
     """When, last."""
     waits: int = 0
-    """Bytes of that, and of what was given before, that may be on the link still: not more."""
+    """Bytes of that, and of what was given before, that may wait on the link still: not more."""
+    link: int = 0
+    """Which one of that peer, see Links.ups."""
+    through: int = 0
+    """Once so many bytes have been sent over that link nothing of it waits any more."""
+
+    def left(self, nbytes: int, *, link: int) -> None:
+        """So many bytes have been sent over this link."""
+        self.waits = min(self.waits, max(0, self.through - nbytes)) if link == self.link else 0
+        self.link = link
 
 
 @dataclass(slots=True)
@@ -141,7 +150,7 @@ class Giving:
                 if found.cut and at == len(found.given):
                     header |= more_header(route, asked=asked)
                 if self._links.send(peer, Kind.FETCHED, header, [raw]):
-                    self._gave[peer].waits += len(raw)
+                    self._note(peer, len(raw))
             for each in found.damaged:
                 self._damaged(each)
             # What was damaged only now is asked for again: whether the state has it applied is not known here.
@@ -152,10 +161,16 @@ class Giving:
 
         self._offload.submit(lambda: _read(self._payloads, sized, stuck), done)
 
+    def _note(self, peer: NodeId, nbytes: int) -> None:
+        gave, left = self._gave[peer], self._links.left_bytes(peer)
+        gave.left(left, link=self._links.ups[peer])
+        gave.waits += nbytes
+        gave.through = left + self._links.queued(peer)
+
     def _may_give(self, peer: NodeId) -> bool:
         now, queued = self._clock.monotonic(), self._links.queued(peer)
         gave = self._gave.setdefault(peer, _Gave(now - GIVES_S))
-        gave.waits = min(gave.waits, queued)
+        gave.left(self._links.left_bytes(peer), link=self._links.ups[peer])
         if queued > AHEAD_BYTES:
             # A link that is full of what it is given here is given no more of that, be it ever so slow. Whoever is fed
             # has its half of the buffer full, always; what is above that, and more, is left to what cannot wait.

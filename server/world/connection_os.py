@@ -55,6 +55,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._queue: list[Buffer] = []
         self._queued = 0
+        self._taken = 0
+        """Bytes that were to be sent, since it was opened."""
         self._unsent = 0
         """What the transport had after the last write: since then it can only have become less."""
         self._flushing = False
@@ -191,6 +193,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         size = sum(map(len, buffers))
         self._queue += buffers
         self._queued += size
+        self._taken += size
         self._limits.traffic.frames_out += frames
         self._limits.traffic.bytes_out += size
         self._held_back = False
@@ -264,6 +267,11 @@ class AsyncioConnection(asyncio.BufferedProtocol):
     def queued(self) -> int:
         """See Connection."""
         return self._buffered()
+
+    @property
+    def left_bytes(self) -> int:
+        """See Connection."""
+        return self._taken - self._buffered()
 
     @property
     def arriving(self) -> Frame | None:

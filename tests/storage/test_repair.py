@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,13 @@ class Wire:
                 self.frames.append((node, peer, Frame(kind, 0, header, memoryview(b"".join(buffers)))))
             return peer in self.ends
 
-        return SimpleNamespace(send=send, connected=self.ends.__contains__, queued=lambda _: 0)
+        return SimpleNamespace(
+            send=send,
+            connected=self.ends.__contains__,
+            queued=lambda _: 0,
+            left_bytes=lambda _: 0,
+            ups=Counter(),
+        )
 
     def add(self, node: str, others: str, start: Recovered) -> Repair:
         """``others``: a letter each, some of which may come later."""

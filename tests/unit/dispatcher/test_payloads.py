@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -72,6 +73,9 @@ class Wire:
 
     def queued(self, _: NodeId) -> int:
         return 0
+
+    left_bytes = queued
+    ups: ClassVar[Counter[str]] = Counter()
 
 
 def submit(job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logboom.commands import Add, Command, Delete, Put
+from logboom.commands import Add, Command, Delete, DeleteRange, Put
 from logboom.errors import CorruptData
 from logboom.records import RecordBlock
 from logboom.settings import ApplySettings
@@ -21,7 +21,7 @@ from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.machines import kv_rows, kv_unsaved
 from partitions.machines.kv import KvMachine
 from partitions.machines.kv_file import KvFile
-from partitions.machines.kv_layers import Layer
+from partitions.machines.kv_layers import Emptied, Layer
 from partitions.machines.kv_rows import Puts, Rows, Stacked, puts_of
 from tests.unit.partitions.kv_world import position
 
@@ -313,3 +313,22 @@ def test_a_group_for_a_part_of_which_there_is_memory_is_taken_back_and_may_be_tr
 
 def fails(*_: object) -> None:
     raise MemoryError
+
+
+@pytest.mark.parametrize("where", ["add", "filled", "_put"])
+def test_what_only_spares_time_may_find_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str) -> None:
+    """The group had been applied: it counted as one that raised and had moved on, and the state as damaged."""
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    machine = KvMachine(KvFile(tmp_path, ApplySettings()))
+    apply(machine, 1, [Put(b"a", b"1"), Put(b"b", b"2")])
+    apply(machine, 2, [DeleteRange(b"a", b"c")])
+    with monkeypatch.context() as patch:
+        patch.setattr(Emptied, where, fails)
+        apply(machine, 3, [Put(b"b", b"3"), DeleteRange(b"x", b"z")])
+    assert machine.position().applied_index == 3
+    apply(machine, 4, [DeleteRange(b"a", b"c")])
+    assert list(machine.get([b"a", b"b"])[0]) == [None, None]
+    machine.close()

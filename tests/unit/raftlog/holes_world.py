@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,10 @@ class World:
         self.linked = {A, B}
         self.queued = 0
         """On each link; in its half of ``room`` whoever is fed is fed."""
+        self.left = 0
+        """Bytes that have been sent over each."""
+        self.fills = False
+        """What is sent waits on its link."""
         self.room = 16 * MIB
         self.repair = Repair(
             peers=[A, B],
@@ -105,6 +110,8 @@ class World:
                 send=self.send,
                 connected=self.linked.__contains__,
                 queued=lambda _: self.queued,
+                left_bytes=lambda _: self.left,
+                ups=Counter(),
                 has_room=lambda _, beyond=0: 2 * (self.queued - beyond) <= self.room,
             ),
             payloads=self.payloads,  # type: ignore[arg-type]
@@ -117,6 +124,7 @@ class World:
 
     def send(self, peer: NodeId, kind: Kind, header: dict[str, Any], body: list[Any]) -> bool:
         self.sent.append((peer, kind, header, body))
+        self.queued += sum(map(len, body)) if self.fills else 0
         return peer in self.linked
 
     def say(self, peer: NodeId, lack: Lack, *, index: int = 5, term: int = 4, asked: int = 0) -> None:

@@ -37,7 +37,8 @@ class Node:
         )
         settings = LogSettings(segment_bytes=segment_bytes)
         self.log = PartitionLog.open(disk=disk, directory=LOG, partition_id=P, settings=settings, mode=mode)
-        self.payloads = PartitionPayloads({P: self.log}, lambda _: None)
+        self.errors: list[OSError] = []
+        self.payloads = PartitionPayloads({P: self.log}, lambda _: None, fatal=self.errors.append)
 
     def flush(self) -> None:
         """As the group sync would."""
@@ -163,6 +164,21 @@ def test_whatever_else_the_disk_says_of_it_ends_the_start() -> None:
     disk.hook = full(errno.EIO)
     with pytest.raises(OSError, match="injected"):
         Node(disk, 1 << 20).recover()
+
+
+def test_whatever_else_it_says_of_it_later_ends_the_node_and_not_the_link_that_brought_a_copy() -> None:
+    disk, batches = SimDisk(random.Random(1)), chain(COUNT)
+    node = Node(disk, 1 << 20)
+    node.write(batches)
+    node.lose(batches[-1], zeroed=True)
+    disk.hook = full(errno.ENOSPC)
+    mending = Node(disk, 1 << 20)
+    assert mending.recover() == [route_of(batches[-1])]
+    disk.hook = full(errno.EIO)
+    assert mending.payloads.receive(memoryview(b"".join(batches[-1].buffers))) is None
+    (error,) = mending.errors
+    assert error.errno == errno.EIO
+    assert not mending.payloads.holds(route_of(batches[-1]))
 
 
 def full(number: int) -> Any:

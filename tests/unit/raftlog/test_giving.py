@@ -71,25 +71,29 @@ def test_where_much_waits_on_the_link_it_gives_little_now_and_then() -> None:
 def test_it_gives_nothing_more_where_what_it_gave_waits_on_the_link(batch: int, leaves_a_second: int) -> None:
     """Else a slow line would be full of copies of one batch, until nothing else could be sent."""
     world, given = giving(batch, *MANY), 0
+    world.fills = True
     world.payloads.read = lambda each: (b"%d" % each.last_index).ljust(batch)  # type: ignore[method-assign]
     for _ in range(120):
         given += len(asks(world, *map(route, MANY)))
-        world.queued += sum(len(each) for _, _, _, body in world.sent for each in body)
         assert world.queued <= AHEAD_BYTES + batch
         world.now += ASK_AGAIN_S
-        world.queued = max(0, world.queued - int(leaves_a_second * ASK_AGAIN_S))
+        leave = min(world.queued, int(leaves_a_second * ASK_AGAIN_S))
+        world.queued, world.left = world.queued - leave, world.left + leave
     assert given > 60 * leaves_a_second // batch - 2, "the line is never without"
 
 
-def test_whoever_is_fed_as_much_as_may_be_is_given_something_now_and_then() -> None:
+@pytest.mark.parametrize("fed", [8 * MIB + 1, 8 * MIB, 3 * MIB])
+def test_whoever_is_fed_as_much_as_may_be_is_given_something_now_and_then(fed: int) -> None:
+    """What had been given long ago counted as waiting, for as long as the link was never without anything."""
     world, given = giving(MIB, *MANY), 0
     world.payloads.read = lambda each: (b"%d" % each.last_index).ljust(MIB)  # type: ignore[method-assign]
-    fed = world.room // 2 + 1
     world.queued = fed
     for _ in range(40):
         given += len(asks(world, *map(route, MANY)))
         world.now += ASK_AGAIN_S
+        world.left += 5 * MIB // 2  # and as much has come
     assert given == 40 * ASK_AGAIN_S / GIVES_S
+    fed = world.room // 2 + 1
     world.queued = fed + AHEAD_BYTES
     world.now += GIVES_S
     assert asks(world, *map(route, MANY)) == [], "that is room of what cannot wait"

@@ -214,7 +214,7 @@ class MemoryConnection:
         self.decoder = FrameDecoder(frame_bytes_max=1 << 24)
         self.peer_identities: frozenset[str] = frozenset()
         self.congested = False
-        self.queued = 0
+        self.queued = self.left_bytes = 0
 
     @property
     def arriving(self) -> Frame | None:

@@ -105,11 +105,14 @@ async def test_what_the_transport_holds_is_counted(secured: bool, tmp_path: Path
     """TLS passes on all that it is given at once, and said that nothing was left of it."""
     async with port(secured, tmp_path, unread_bytes_max=0) as it:
         client, session = await it.connect()
+        before = session.open.left_bytes
         session.open.send([bytes(16 * MIB), b"x"])
         session.open.flush()
         assert session.open.queued >= 15 * MIB  # the system has the rest
+        assert session.open.left_bytes == before + 16 * MIB + 1 - session.open.queued
         client.transport.resume_reading()
         await until(lambda: not session.open.queued)
+        assert session.open.left_bytes == before + 16 * MIB + 1
 
 
 @SECURED
