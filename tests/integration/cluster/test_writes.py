@@ -92,7 +92,8 @@ async def test_what_lost_all_of_its_payload_is_held_by_nobody_but_the_leader_and
     def holds(directory: Path) -> bool:
         return any(value in path.read_bytes() for kind in ("*.log", "*.journal") for path in directory.rglob(kind))
 
-    with LocalCluster(environment={"LOGBOOM_FAULTS": "drop_payload:1"}) as own:
+    patience = {"raft.election_min_ms": 2500, "raft.election_max_ms": 5000}  # another leader would be given it, too
+    with LocalCluster(environment={"LOGBOOM_FAULTS": "drop_payload:1"}, settings=patience) as own:
         async with Client(own.endpoints) as boom:
             leader = await asyncio.to_thread(own.leader)
             with pytest.raises(LogboomError) as failed:
