@@ -39,7 +39,8 @@ class Leaderless:
         """What it had when it was looked at last, as a Raft index."""
         self._looked: float | None = None
         """When somebody did, the last time."""
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._waiting: dict[asyncio.Future[Any], None] = {}
+        """In the order in which they came."""
 
     def notice(self, leader: NodeId | None, *, committed: int = 0, applied: int = 0) -> None:
         """Somebody looks, now and then: ``committed`` has been heard of, and ``applied`` is here, in Raft indices."""
@@ -81,11 +82,11 @@ class Leaderless:
     @contextmanager
     def ends(self, waiting: asyncio.Future[Any]) -> Iterator[None]:
         """Within the block it ends with that error, should it come to be so."""
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
         try:
             yield
         finally:
-            self._waiting.discard(waiting)
+            self._waiting.pop(waiting, None)
 
     def _error(self) -> Unavailable | None:
         silent_s = 0.0 if self._since is None else self._clock.monotonic() - self._since

@@ -127,7 +127,9 @@ class Repair:
 
     def lost(self) -> list[tuple[Route, Lack | None]]:
         """Of the hopeless those that are still missing, and what the others say."""
-        self.hopeless = {d: w for d, w in self.hopeless.items() if not self._is_removed(w)}
+        for wanted in [each for each in self.hopeless.values() if self._is_removed(each)]:
+            self._answers.forget(wanted.route.digest)
+            del self.hopeless[wanted.route.digest]
         return [(wanted.route, self.verdict(digest)) for digest, wanted in self.hopeless.items()]
 
     @property
@@ -297,17 +299,16 @@ class Repair:
         if verdict is None:
             return False
         if digest not in self.hopeless:
-            log.error(
-                "payload_lost",
-                partition=wanted.route.partition_id,
-                last_index=wanted.route.last_index,
-                others=verdict,
-            )
+            route = wanted.route
+            log.error("payload_lost", partition=route.partition_id, last_index=route.last_index, others=verdict)
             self.hopeless[digest] = wanted
         if verdict in NOBODY_HAS or self._payloads.lack(wanted.route) is Lack.APPLIED:
             self._concede(wanted)  # or this node needs it no more
         # What the log goes on without is asked for until a state is made of such a snapshot: that may be lost, too.
-        return verdict is Lack.COMPACTED and wanted.raft_index is None and not stays
+        over = verdict is Lack.COMPACTED and wanted.raft_index is None and not stays
+        if over:
+            self._answers.settle(digest)
+        return over
 
     def _over(self, digest: bytes) -> None:
         self._answers.forget(digest)

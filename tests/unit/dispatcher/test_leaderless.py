@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,6 +124,21 @@ async def test_whoever_waits_is_told_when_it_has_come_to_that(world: World) -> N
     assert over.result() == 1
     with pytest.raises(Unavailable, match="ask another"):
         await waits
+
+
+async def test_they_are_told_in_the_order_in_which_they_came(world: World) -> None:
+    """Not by where they lie in memory: a seed of the simulator was another run behind another one."""
+    loop = asyncio.get_running_loop()
+    waits, told = [loop.create_future() for _ in range(100)], list[tuple[int, type]]()
+    random.Random(1).shuffle(waits)
+    world.later(0.0)
+    with ExitStack() as all_of_them:
+        for number, each in enumerate(waits):
+            each.add_done_callback(lambda done, number=number: told.append((number, type(done.exception()))))
+            all_of_them.enter_context(world.leaderless.ends(each))
+        world.later(LONG_S)
+    await asyncio.sleep(0)
+    assert told == [(number, Unavailable) for number in range(100)]
 
 
 async def test_who_asks_how_much_is_committed_is_told_too(world: World) -> None:

@@ -57,6 +57,24 @@ def test_what_the_log_does_not_go_on_without_is_let_go_once_a_set_stands_for_it(
     assert (world.repair.active, world.repair.lost()) == (False, [(route(5), Lack.COMPACTED)])
 
 
+def test_nobody_is_asked_again_and_what_was_said_stays_so() -> None:
+    """A broken link took it back: who still had to apply the batch took no snapshot any more, and stood still."""
+    world = World()
+    world.misses(5, committed=True)
+    world.say(A, Lack.COMPACTED)
+    world.say(B, Lack.ABSENT)
+    assert world.repair.work()
+    world.repair.peer_down(A)
+    assert world.repair.lost() == [(route(5), Lack.COMPACTED)]
+    world.standing = Standing(5, B, False)
+    world.repair.follow_term()
+    assert world.repair.lost() == [(route(5), Lack.COMPACTED)]
+    world.payloads.why = Lack.COMPACTED
+    assert world.repair.lost() == []
+    world.payloads.why = Lack.ABSENT
+    assert world.repair.verdict(route(5).digest) is None, "it is not remembered for ever"
+
+
 def test_sets_count_for_what_is_committed_and_lacking_in_the_state() -> None:
     assert asked_next(conceded(5, committed=False)) == {5: False}, "no proof that it may lead would ever come of it"
     world = conceded(4, 5)
