@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Final
 
-from logboom.errors import InvalidRequest, LineageMismatch
+from logboom.errors import InvalidRequest, LineageMismatch, Unavailable
 from logboom.records import RECORDS_MAX
 from logboom.types import is_address, lineage_shown
 
@@ -55,7 +55,10 @@ class Known:
         """Whoever is connected is of another history."""
 
     def _learn(self, welcome: dict[str, Any]) -> None:
-        """Raises InvalidRequest for a node of another cluster: when it was asked, nobody had said which one this is."""
+        """Raises InvalidRequest for a node of another cluster: when it was asked, nobody had said which one this is.
+
+        And what ``_learn_lineage`` does.
+        """
         said = welcome.get("cluster", self.id)
         if self.id not in (None, said):
             raise InvalidRequest(f"this is cluster {said!r}, not {self.id!r}")
@@ -82,21 +85,23 @@ class Known:
         """Raises LineageMismatch for a node of another history: what was seen of one says nothing about the other.
 
         A node that follows nobody may be one from before a restore: what it says holds until one that does speaks.
+        Or it is about to begin, with an empty disk: Unavailable.
         """
         lineage = welcome.get("lineage", "")  # an older release knows of none: it is in the first
         if lineage is None:
             return
         followed = welcome.get("leader") is not None
         if self.lineage not in (None, lineage):
-            if self.settled or not followed:
-                self.superseded |= followed
-                raise LineageMismatch(
-                    f"{welcome.get('node')} is of another history of the cluster ({lineage_shown(lineage)}) than what "
-                    f"this client has seen ({lineage_shown(self.lineage)}): it was restored. Make a new client; stop "
-                    "nodes from before the restore",
-                    cluster=self.lineage,
-                    expected=lineage,
-                )
+            story = (
+                f"{welcome.get('node')} is of another history of the cluster ({lineage_shown(lineage)}) than what this "
+                f"client has seen ({lineage_shown(self.lineage)})"
+            )
+            if not followed:
+                raise Unavailable(f"{story}, and follows nobody: it waits for the others, or was not stopped at a restore")
+            if self.settled:
+                self.superseded = True
+                restored = "it was restored. Make a new client; stop nodes from before the restore"
+                raise LineageMismatch(f"{story}: {restored}", cluster=self.lineage, expected=lineage)
             self._leave_them()
             self.members, self._members_at, self.partitions, self._leader = {}, [0, 0], [], None
             self._keys_provisional = True

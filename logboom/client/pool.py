@@ -145,7 +145,7 @@ class Pool(Lookout):
         try:
             self._check_open()  # meanwhile it may be: nobody would close this one
             self._learn(opened.welcome)
-        except InvalidRequest:  # of another history, too
+        except LogboomError:  # it is of another history, say
             opened.close()
             raise
         return opened

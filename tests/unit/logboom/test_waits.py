@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from logboom import Client, Put, Token
-from logboom.errors import BY_CODE, InvalidRequest, LineageMismatch, NoSuchPartition, NotLeader
+from logboom.errors import BY_CODE, InvalidRequest, LineageMismatch, NoSuchPartition, NotLeader, Unavailable
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import Session, cluster, fails, until
 
@@ -125,8 +125,27 @@ async def test_a_node_that_follows_nobody_does_not_say_which_history_counts() ->
             assert await boom.token() == Token("test", 0, "")
             await boom.submit(0, Put(b"a", b""))
             assert (await boom.token()).lineage == "ab" * 16
-            with pytest.raises(LineageMismatch, match=r"\(first history\)"):
-                await boom.barrier(1, node=nodes[0].address)
+            with pytest.raises(Unavailable, match=r"\(first history\).* follows nobody"):
+                await boom.barrier(1, node=nodes[0].address, timeout=0.5)
+
+
+async def test_a_node_that_is_about_to_begin_with_an_empty_disk_is_asked_again() -> None:
+    """Met alone while the others were being started it ended what it was asked for: as of another history, for good."""
+    async with cluster(2) as nodes:
+        for node in nodes:
+            node.lineage = "ab" * 16
+        async with Client([each.address for each in nodes], timeout=20.0) as boom:
+            await boom.submit(0, Put(b"a", b""))
+            empty, other = nodes
+            empty.lineage, empty.leader = "", None
+            await other.stop()
+            for session in list(empty.sessions):
+                session.transport.abort()
+            asked = asyncio.ensure_future(boom.barrier(1))
+            await until(lambda: asked.done() or len(empty.of(Kind.HELLO)) >= 4)
+            assert not asked.done()
+            empty.lineage, empty.leader = "ab" * 16, empty.address
+            await asked
 
 
 @pytest.mark.parametrize("seed", range(4))
