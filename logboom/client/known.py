@@ -97,7 +97,9 @@ class Known:
                 f"client has seen ({lineage_shown(self.lineage)})"
             )
             if not followed:
-                raise Unavailable(f"{story}, and follows nobody: it waits for the others, or was not stopped at a restore")
+                raise Unavailable(
+                    f"{story}, and follows nobody: it waits for the others, or was not stopped at a restore"
+                )
             if self.settled:
                 self.superseded = True
                 restored = "it was restored. Make a new client; stop nodes from before the restore"
