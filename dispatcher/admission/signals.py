@@ -140,17 +140,19 @@ def ask(signals: Mapping[str, Signal], view: NodeView) -> Said:
     partitions: dict[int, Verdict | None] = dict.fromkeys(view.partitions)
     failed: dict[str, str] = {}
     for name, signal in signals.items():
+        of_node, closes = True, False  # what else it says of itself is a user's code, too
         try:
+            of_node, closes = signal.scope == "node", bool(getattr(signal, "fails_closed", False))
             read: Any = signal.read(view)
             verdicts: dict[int | None, Verdict | None] = (
                 {None: _verdict(name, read)}
-                if signal.scope == "node"
+                if of_node
                 else {p: _verdict(name, each) for p, each in read.items() if p in partitions}
             )
         except BaseException as error:  # noqa: BLE001 - a user's code: it is told of, and counted; others are asked
             failed[name] = tellable(error)
-            closed = Verdict(name, 1.0) if getattr(signal, "fails_closed", False) else None
-            verdicts = {None: closed} if signal.scope == "node" else dict.fromkeys(partitions, closed)
+            closed = Verdict(name, 1.0) if closes else None
+            verdicts = {None: closed} if of_node else dict.fromkeys(partitions, closed)
         for key, verdict in verdicts.items():
             if key is None:
                 node = _worse(node, verdict)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ports.offload import Offload
+from ports.telling import tellable
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class Asking:
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 answer.set_exception(error)
             else:
-                answer.set_exception(RuntimeError(f"a read raised {error!r}"))
+                answer.set_exception(RuntimeError(f"a read raised {tellable(error)}"))
 
         try:
             self._offload.submit(job, done)

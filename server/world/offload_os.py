@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Final, TypeVar
 
 from ports.offload import Place
+from ports.telling import tellable
 from ports.timers import wait
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class ThreadOffload:
                 if isinstance(error, Exception) and not isinstance(error, StopIteration):
                     raise
                 # No future takes the one, and who waited would do so for ever; the others would end the loop.
-                raise RuntimeError(f"a job raised {error!r}") from error
+                raise RuntimeError(f"a job raised {tellable(error)}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 

@@ -152,6 +152,18 @@ class TestAsking:
         assert said.failed == {"bad": "RuntimeError"}
         assert said.node == Verdict("disk", 0.5)
 
+    @pytest.mark.parametrize("name", ["scope", "fails_closed"])
+    def test_nor_does_one_that_raises_where_it_is_asked_what_it_is(self, name: str) -> None:
+        """All signals stood at what they had said before."""
+
+        def raises(_: object) -> None:
+            raise KeyError(name)
+
+        signal = type("Odd", (), {"scope": "node", "read": lambda _, view: None, name: property(raises)})()
+        said = self.said(odd=signal, disk=Says("node", 0.5))
+        assert said.failed == {"odd": f"KeyError({name!r})"}
+        assert said.node == Verdict("disk", 0.5)
+
     def test_unless_it_fails_closed(self) -> None:
         assert self.said(bad=Says("node", None, fails_closed=True)).node == Verdict("bad", 1.0)
         closed = self.said(bad=Says("partition", None, fails_closed=True)).partitions
