@@ -64,7 +64,7 @@ def parent_log(directory: Path, cluster_id: str = "logboom") -> ParentLog:
         header = codec.check_segment_header(raw, cluster=cluster_hash(cluster_id), path=str(path))
         for record in codec.scan(memoryview(raw), header)[0]:
             command = record.body[codec.ENTRY.size :]
-            if record.kind is codec.Kind.ENTRY and bytes(command[:1]) == KIND_ROUTES:
+            if record.kind is codec.RecordKind.ENTRY and bytes(command[:1]) == KIND_ROUTES:
                 entries += 1
                 entry_bytes += len(command)
                 record_bytes += record.end - record.start

@@ -44,7 +44,7 @@ from ports.invariant import InvariantViolated
 from raftlog.entries.entry import pack_routes
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal import Journal, cluster_hash
-from raftlog.journal.journal_codec import Kind
+from raftlog.journal.journal_codec import RecordKind
 
 HERE: Final = Path("/data")
 PARTITION: Final = PartitionId(1)
@@ -216,9 +216,9 @@ def _seal_journal(data: bytes, first: int) -> bytes:
         start = at + codec.RECORD_HEADER.size
         end = min(len(data), start + length)
         body = data[start:end]
-        kind = Kind(1 + (kind - 1) % 6)
+        kind = RecordKind(1 + (kind - 1) % 6)
         sealed += codec.encode_record(kind, body, sequence=sequence, synced=synced, floor=floor, salt=SALTED)
-        stripped = kind == Kind.STRIPPED and len(body) == codec.INDEX.size
+        stripped = kind == RecordKind.STRIPPED and len(body) == codec.INDEX.size
         sequence = (sequence + (codec.INDEX.unpack(body)[0] if stripped else 1)) % (1 << 64)
         at = end + -end % codec.ALIGN
     return sealed + data[at:]
@@ -249,7 +249,7 @@ def journal_scan(data: bytes) -> None:
     stripped = codec.strip(given, records, SALTED)
     left, whole = codec.scan(memoryview(stripped), codec.SegmentHeader(first, SALTED))
     holds(whole >= len(stripped), "a stripped file ends in something else")
-    gone = (Kind.REDO, Kind.STRIPPED)
+    gone = (RecordKind.REDO, RecordKind.STRIPPED)
     plain = [[(r.kind, r.sequence, bytes(r.body)) for r in some if r.kind not in gone] for some in (records, left)]
     holds(plain[0] == plain[1], "stripping loses more than batches")
     holds((left[-1].next_sequence if left else first) == expected, "a stripped file ends at another sequence")
@@ -299,7 +299,7 @@ def _goes_on(journal: Journal, disk: MemoryDisk) -> None:
     holds(again.taken_sequence == journal.taken_sequence, "another start finds another end")
 
 
-def _journal(*records: tuple[Kind, bytes], first: int = 1) -> bytes:
+def _journal(*records: tuple[RecordKind, bytes], first: int = 1) -> bytes:
     raw_records = [
         codec.encode_record(kind, body, sequence=first + k, synced=first - 1, floor=1, salt=SALTED)
         for k, (kind, body) in enumerate(records)
@@ -307,17 +307,17 @@ def _journal(*records: tuple[Kind, bytes], first: int = 1) -> bytes:
     return codec.segment_header(first_sequence=first, cluster=CLUSTER, salt=SALT) + b"".join(raw_records)
 
 
-def _journal_records() -> list[tuple[Kind, bytes]]:
+def _journal_records() -> list[tuple[RecordKind, bytes]]:
     entries = [codec.ENTRY.pack(index, 3) + pack_routes([]) for index in (2, 3)]
     one = batch()
     return [
-        (Kind.HARDSTATE, codec.INDEX.pack(3) + b"n2"),
-        (Kind.REDO, one.digest + raw(one)),
-        (Kind.ENTRY, entries[0]),
-        (Kind.ENTRY, entries[1]),
-        (Kind.TRUNCATE, codec.INDEX.pack(3)),
-        (Kind.ENTRY, entries[1]),
-        (Kind.SETTLED, codec.INDEX.pack(2)),
+        (RecordKind.HARDSTATE, codec.INDEX.pack(3) + b"n2"),
+        (RecordKind.REDO, one.digest + raw(one)),
+        (RecordKind.ENTRY, entries[0]),
+        (RecordKind.ENTRY, entries[1]),
+        (RecordKind.TRUNCATE, codec.INDEX.pack(3)),
+        (RecordKind.ENTRY, entries[1]),
+        (RecordKind.SETTLED, codec.INDEX.pack(2)),
     ]
 
 

@@ -29,7 +29,15 @@ from server.directory.data_dir import MANIFEST, DataDir
 from server.directory.directories import decode as decode_directories
 from server.directory.directories import decode_heard, encode_heard
 from server.directory.directories import encode as encode_directories
-from server.directory.manifest import BEFORE_LINEAGE, BEFORE_VOIDS, FORMAT_VERSION, Kind, Manifest, encode, sealed
+from server.directory.manifest import (
+    BEFORE_LINEAGE,
+    BEFORE_VOIDS,
+    FORMAT_VERSION,
+    Manifest,
+    PartitionKinds,
+    encode,
+    sealed,
+)
 from server.directory.refill import decode as decode_refill
 from server.directory.refill import encode as encode_refill
 from server.directory.rejoin import decode as decode_token
@@ -39,7 +47,7 @@ HERE: Final = Path("/data")
 CHECKPOINT: Final = HERE / "checkpoint"
 APPLY: Final = ApplySettings()
 MINE: Final = Manifest(
-    node="n1", cluster="fuzz", members=("n1", "n2"), partitions=(Kind(4, "kv", DurabilityMode.WRITE_AHEAD),)
+    node="n1", cluster="fuzz", members=("n1", "n2"), partitions=(PartitionKinds(4, "kv", DurabilityMode.WRITE_AHEAD),)
 )
 KNOWN: Final = (ValueError, TypeError, AttributeError, OverflowError)
 """From a checkpoint that has the right checksum (four zeros have it) and is none of ours; or it is used as it is.

@@ -20,7 +20,7 @@ from dispatcher.upkeep.installing import Check
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.log.log import PartitionLog
 from ports.timers import wait
-from raftlog.entries.lifecycle import Kind
+from raftlog.entries.lifecycle import PartitionKind
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Opening:
         """Those of ``_under_way`` that wait for files, and why."""
         self._found: set[PartitionId] = set()
         """Logs that were opened, their machines not yet: where an earlier process has left something."""
-        self._logs: dict[PartitionId, Kind | None] = {}
+        self._logs: dict[PartitionId, PartitionKind | None] = {}
         """Logs that are being opened; with what it is, if it is created: else a snapshot needs it."""
         self._closed = False
 
@@ -86,7 +86,7 @@ class Opening:
                 bounds.append(GlobalLogIndex(0))
         return min((bound for bound in bounds if bound is not None), default=None)
 
-    def open(self, partition_id: PartitionId, kind: Kind) -> None:
+    def open(self, partition_id: PartitionId, kind: PartitionKind) -> None:
         """It was created."""
         if partition_id in self._under_way:
             return
@@ -96,7 +96,7 @@ class Opening:
         else:
             self._open_once_it_can(partition_id, kind)
 
-    def _open_once_it_can(self, partition_id: PartitionId, kind: Kind) -> None:
+    def _open_once_it_can(self, partition_id: PartitionId, kind: PartitionKind) -> None:
         """Without files for it this node waits, and lags; whoever has none left at all ends, now and at each start."""
         if self._closed:
             return
@@ -122,7 +122,7 @@ class Opening:
         if not opens:
             self._open_log(partition_id, kind, None)
 
-    def _open_log(self, partition_id: PartitionId, kind: Kind, ended: asyncio.Future[None] | None) -> None:
+    def _open_log(self, partition_id: PartitionId, kind: PartitionKind, ended: asyncio.Future[None] | None) -> None:
         try:
             untouched = self._rooms.untouched(partition_id)
         except OSError as error:  # nobody would try again
@@ -165,7 +165,7 @@ class Opening:
         if waits and partition_id in self._rooms.logs and not self._closed:
             self._pipeline.log_opened(partition_id)
 
-    def _open_machine(self, partition_id: PartitionId, kind: Kind) -> None:
+    def _open_machine(self, partition_id: PartitionId, kind: PartitionKind) -> None:
         if self._pipeline.parent.lifecycle.is_gone(partition_id):
             self._over(partition_id)
             return
@@ -191,7 +191,9 @@ class Opening:
         """It is gone; what is under way goes on to its end, and comes to nothing."""
         self._found.discard(partition_id)
 
-    async def log_of(self, partition_id: PartitionId, kind: Kind, check: Check = lambda **_: None) -> PartitionLog:
+    async def log_of(
+        self, partition_id: PartitionId, kind: PartitionKind, check: Check = lambda **_: None
+    ) -> PartitionLog:
         """Of a partition that a snapshot has, and this node perhaps not yet. ``check`` is asked as long as it waits.
 
         One that waits for files may wait for those that only this snapshot gives back, and a log takes just one. Where

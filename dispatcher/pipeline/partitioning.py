@@ -41,7 +41,7 @@ from ports.invariant import InvariantViolated
 from ports.timers import wait
 from raftlog.entries.chosen import NOTHING, Chosen
 from raftlog.entries.entry import unpack_control
-from raftlog.entries.lifecycle import CREATE, Change, Kind, Lifecycle, kind_of, wrong_begin
+from raftlog.entries.lifecycle import CREATE, Change, Lifecycle, PartitionKind, kind_of, wrong_begin
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ class Partitioning:
         """It was there, and is destroyed."""
         return self.lifecycle.is_gone(partition_id)
 
-    def kind(self, partition_id: PartitionId) -> Kind:
+    def kind(self, partition_id: PartitionId) -> PartitionKind:
         """Of a partition that lives."""
         return kind_of(self._pipeline.cluster, self.lifecycle, partition_id)
 
@@ -152,7 +152,7 @@ class Partitioning:
 
     # -- asking (leader only)
 
-    def create(self, kind: Kind, token: bytes, done: Done, chosen: Chosen = NOTHING) -> Callable[[], None]:
+    def create(self, kind: PartitionKind, token: bytes, done: Done, chosen: Chosen = NOTHING) -> Callable[[], None]:
         """``done`` gets the id once it can be written to. With a token that was used: the id of then.
 
         Returns the way to wait no longer: what was proposed goes on without.
@@ -181,7 +181,9 @@ class Partitioning:
             return lambda: None
         return self._wait(known, done)
 
-    def _tried(self, kind: Kind, token: bytes, done: Done, chosen: Chosen, error: BaseException | None) -> None:
+    def _tried(
+        self, kind: PartitionKind, token: bytes, done: Done, chosen: Chosen, error: BaseException | None
+    ) -> None:
         if error is not None:
             done(error if isinstance(error, LogboomError) else InvalidRequest(f"it cannot be opened: {error!r}"))
             return

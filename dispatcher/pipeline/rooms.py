@@ -13,7 +13,7 @@ from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from ports.offload import Offload
-from raftlog.entries.lifecycle import Kind
+from raftlog.entries.lifecycle import PartitionKind
 
 Progressed = Callable[[Sequence[AppliedBatch]], None]
 
@@ -72,11 +72,11 @@ class Rooms(Protocol):
         """
         ...
 
-    def open_log(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
+    def open_log(self, partition_id: PartitionId, kind: PartitionKind) -> PartitionLog:
         """Of a partition that the journal's base does not know. Blocking."""
         ...
 
-    def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
+    def open(self, partition_id: PartitionId, kind: PartitionKind) -> Opened:
         """The machine of one in ``logs``. Blocking; a user's may not return."""
         ...
 

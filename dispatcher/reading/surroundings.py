@@ -20,7 +20,7 @@ from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from ports.clock import Clock
 from ports.offload import Offload
-from raftlog.entries.lifecycle import Kind
+from raftlog.entries.lifecycle import PartitionKind
 from raftlog.entries.parent_state import ParentState
 
 
@@ -51,7 +51,7 @@ class Moved(Protocol):
 class Kinds(Protocol):
     """See Partitioning."""
 
-    def kind(self, partition_id: PartitionId) -> Kind:
+    def kind(self, partition_id: PartitionId) -> PartitionKind:
         """Of a partition that lives."""
         ...
 

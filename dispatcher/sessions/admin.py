@@ -19,7 +19,7 @@ from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, NotLe
 from logboom.types import Ack, DurabilityMode, GlobalLogIndex, PartitionId
 from logboom.wire import shown
 from raftlog.entries.chosen import NOTHING, Chosen
-from raftlog.entries.lifecycle import NAME_BYTES_MAX, TOKEN_BYTES, Kind
+from raftlog.entries.lifecycle import NAME_BYTES_MAX, TOKEN_BYTES, PartitionKind
 from snapshots.meta import SetMeta
 
 log = structlog.get_logger(__name__)
@@ -95,7 +95,7 @@ async def _create_partition(backend: Backend, header: Mapping[str, Any], deadlin
     if mode not in set(DurabilityMode):
         raise InvalidRequest(f"mode must be write_ahead or write_behind, not {shown(mode)}")
     slow = DeadlineExceeded("not there in time, and may yet come: see `logboom partitions list`", outcome="unknown")
-    kind, chosen = Kind(name, DurabilityMode(mode)), _chosen(header)
+    kind, chosen = PartitionKind(name, DurabilityMode(mode)), _chosen(header)
     return await _called(backend, partial(backend.partitioning.create, kind, token, chosen=chosen), deadline, slow)
 
 

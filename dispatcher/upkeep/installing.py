@@ -30,8 +30,7 @@ from ports.invariant import InvariantViolated
 from ports.offload import Offload
 from ports.seldom import Seldom
 from ports.timers import wait
-from raftlog.entries.lifecycle import Kind as PartitionKind
-from raftlog.entries.lifecycle import kind_of
+from raftlog.entries.lifecycle import PartitionKind, kind_of
 from raftlog.entries.parent_state import ParentState
 from raftlog.links.links import Links
 from raftlog.links.payloads import Payloads

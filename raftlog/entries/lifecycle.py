@@ -37,7 +37,7 @@ ROW: Final = struct.Struct("<IBB16s")
 ID: Final = struct.Struct("<I")
 
 
-class Kind(NamedTuple):
+class PartitionKind(NamedTuple):
     """What a partition is."""
 
     state_machine: str
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
     partition_id: PartitionId
     begun: int
-    kind: Kind | None = None
+    kind: PartitionKind | None = None
     token: bytes = b""
     """Whoever asks for a partition again with the same one is told of the first."""
     chosen: Chosen = NOTHING
@@ -80,13 +80,15 @@ class Change(NamedTuple):
             raise CorruptData(f"partition {partition} is created with mode {mode!r}")
         if not isinstance(token, bytes) or len(token) != TOKEN_BYTES:
             raise CorruptData(f"partition {partition} is created without a token")
-        return cls(PartitionId(partition), begun, Kind(name, DurabilityMode(mode)), token, Chosen.parse(fields))
+        return cls(
+            PartitionId(partition), begun, PartitionKind(name, DurabilityMode(mode)), token, Chosen.parse(fields)
+        )
 
 
 class Created(NamedTuple):
     """A partition that was created and lives."""
 
-    kind: Kind
+    kind: PartitionKind
     token: bytes
 
 
@@ -196,7 +198,7 @@ class Lifecycle:
             name = bytes(raw[at - length : at]).decode()
             if not name or at > len(raw):
                 raise ValueError(f"partition {partition} without a state machine")
-            created[PartitionId(partition)] = Created(Kind(name, MODES[mode]), token)
+            created[PartitionId(partition)] = Created(PartitionKind(name, MODES[mode]), token)
         end = at + dead * ID.size
         if end > len(raw):
             raise ValueError(f"{len(raw)} bytes")
@@ -204,13 +206,13 @@ class Lifecycle:
         return cls(begun, next_id, created, destroyed), end
 
 
-def kind_of(cluster: ClusterSettings, lifecycle: Lifecycle, partition_id: PartitionId) -> Kind:
+def kind_of(cluster: ClusterSettings, lifecycle: Lifecycle, partition_id: PartitionId) -> PartitionKind:
     """Of a partition that lives; ``cluster``: the settings of those that nobody created."""
     created = lifecycle.created.get(partition_id)
     if created is not None:
         return created.kind
     chosen = cluster.partition(partition_id)
-    return Kind(chosen.state_machine, chosen.mode)
+    return PartitionKind(chosen.state_machine, chosen.mode)
 
 
 def wrong_begin(begun: int, settings: int) -> ConfigError:

@@ -28,7 +28,7 @@ from ports.sync import Redo
 from raftlog.entries.entry import KIND_NOOP
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import BEGINNING, Base
-from raftlog.journal.journal_codec import Kind
+from raftlog.journal.journal_codec import RecordKind
 from raftlog.journal.journal_files import NEWEST, JournalFiles, Pending
 from raftlog.journal.journal_replay import Entry, Replay
 from raftlog.journal.journal_scrub import scrub_journal
@@ -175,7 +175,7 @@ class Journal:
         """Append one entry; durable after the next group sync."""
         invariant(index == self.entries[-1][1] + 1, "journal entry {} after {}", index, self.entries[-1][1])
         self.entries.append((command, index, term))
-        self._pending.append((Kind.ENTRY, codec.ENTRY.pack(index, term) + command))
+        self._pending.append((RecordKind.ENTRY, codec.ENTRY.pack(index, term) + command))
 
     def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802 - the engine's name
         """Drop entries from list position ``position`` on (a Raft conflict)."""
@@ -184,7 +184,7 @@ class Journal:
         invariant(position > 0, "the journal's base is cut off")
         index = self.entries[position][1]
         del self.entries[position:]
-        self._pending.append((Kind.TRUNCATE, codec.INDEX.pack(index)))
+        self._pending.append((RecordKind.TRUNCATE, codec.INDEX.pack(index)))
         self.durable_index = min(self.durable_index, index - 1)
         self.floor = min(self.floor, index - 1)  # acknowledged to a leader that lost: nobody counts on it
         if self._in_flight is not None:
@@ -194,7 +194,7 @@ class Journal:
         """Queue term and vote; no message that depends on them leaves before they are synced."""
         invariant(term >= self.term, "term went back from {} to {}", self.term, term)
         self.term, self.vote = term, vote
-        self._pending.append((Kind.HARDSTATE, codec.INDEX.pack(term) + (vote or "").encode()))
+        self._pending.append((RecordKind.HARDSTATE, codec.INDEX.pack(term) + (vote or "").encode()))
 
     def getCurrentTerm(self) -> int:  # noqa: N802 - the engine's name
         """As on disk or queued for it."""
@@ -259,7 +259,7 @@ class Journal:
 
     def redo(self, batch: Redo) -> None:
         """Hold a batch until its own log is synced; ahead of everything queued, as entries may name it."""
-        self._pending_redo.append((Kind.REDO, b"".join((batch.digest, *batch.buffers))))
+        self._pending_redo.append((RecordKind.REDO, b"".join((batch.digest, *batch.buffers))))
         self.redo_bytes += len(self._pending_redo[-1][1])
 
     def find_redo(self, digest: bytes) -> memoryview | None:
@@ -292,7 +292,7 @@ class Journal:
     def settled(self, sequence: int) -> None:
         """Batches held up to ``sequence`` are synced in their logs: they are needed here no more."""
         self._files.settled = max(self._files.settled, sequence)
-        self._pending.append((Kind.SETTLED, codec.INDEX.pack(sequence)))
+        self._pending.append((RecordKind.SETTLED, codec.INDEX.pack(sequence)))
 
     def prove(self) -> bool:
         """Queue a record, unless it was the last: damage to what was synced before is then not taken for a torn write.

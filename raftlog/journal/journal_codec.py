@@ -55,7 +55,7 @@ DIGEST_BYTES: Final = 16
 Buffer = bytes | memoryview
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """Record kinds."""
 
     ENTRY = 1
@@ -70,23 +70,23 @@ class AnotherClusters(CorruptData):
     """A file that is whole and of another cluster: somebody has put it here, and nothing is to be mended."""
 
 
-KINDS: Final = frozenset(int(k) for k in Kind)
+KINDS: Final = frozenset(int(k) for k in RecordKind)
 BODY_BYTES_MIN: Final = {
-    Kind.ENTRY: ENTRY.size,
-    Kind.TRUNCATE: INDEX.size,
-    Kind.HARDSTATE: INDEX.size,
-    Kind.REDO: DIGEST_BYTES,
-    Kind.SETTLED: INDEX.size,
-    Kind.STRIPPED: INDEX.size,
+    RecordKind.ENTRY: ENTRY.size,
+    RecordKind.TRUNCATE: INDEX.size,
+    RecordKind.HARDSTATE: INDEX.size,
+    RecordKind.REDO: DIGEST_BYTES,
+    RecordKind.SETTLED: INDEX.size,
+    RecordKind.STRIPPED: INDEX.size,
 }
-ONLY_A_NUMBER: Final = frozenset((Kind.TRUNCATE, Kind.SETTLED, Kind.STRIPPED))
+ONLY_A_NUMBER: Final = frozenset((RecordKind.TRUNCATE, RecordKind.SETTLED, RecordKind.STRIPPED))
 
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
     """One decoded record, where it starts and where it ends."""
 
-    kind: Kind
+    kind: RecordKind
     sequence: int
     synced: int
     floor: int
@@ -97,7 +97,7 @@ class JournalRecord:
     @property
     def next_sequence(self) -> int:
         """Of the record that follows."""
-        return self.sequence + (INDEX.unpack(self.body)[0] if self.kind is Kind.STRIPPED else 1)
+        return self.sequence + (INDEX.unpack(self.body)[0] if self.kind is RecordKind.STRIPPED else 1)
 
 
 class Salt(NamedTuple):
@@ -158,7 +158,7 @@ def record_bytes(body_bytes: int) -> int:
     return size + (-size % ALIGN)
 
 
-def encode_record(kind: Kind, body: bytes, *, sequence: int, synced: int, floor: int, salt: Salt) -> bytes:
+def encode_record(kind: RecordKind, body: bytes, *, sequence: int, synced: int, floor: int, salt: Salt) -> bytes:
     """One aligned record."""
     checked = google_crc32c.extend(salt.crc, CHECKED.pack(len(body), sequence, synced, floor, kind))
     crc = google_crc32c.extend(checked, body)
@@ -181,7 +181,7 @@ def record_at(raw: memoryview, offset: int, sequence: int | None, salt: Salt) ->
     checked = google_crc32c.extend(salt.crc, CHECKED.pack(length, found, synced, floor, kind))
     if google_crc32c.extend(checked, bytes(body)) != crc:
         return None
-    return JournalRecord(Kind(kind), found, synced, floor, body, offset, end + (-end % ALIGN))
+    return JournalRecord(RecordKind(kind), found, synced, floor, body, offset, end + (-end % ALIGN))
 
 
 def scan(raw: memoryview, header: SegmentHeader) -> tuple[list[JournalRecord], int]:
@@ -217,7 +217,7 @@ def strip(raw: bytes, records: Sequence[JournalRecord], salt: Salt) -> bytes:
     kept: list[Buffer] = [view[: SEGMENT_HEADER.size]]
     run: list[JournalRecord] = []
     for record in records:
-        if record.kind in (Kind.REDO, Kind.STRIPPED):
+        if record.kind in (RecordKind.REDO, RecordKind.STRIPPED):
             run.append(record)
             continue
         kept += [*_stripped(run, salt), view[record.start : record.end]]
@@ -231,7 +231,7 @@ def _stripped(run: Sequence[JournalRecord], salt: Salt) -> list[bytes]:
     first, last = run[0], run[-1]
     count = INDEX.pack(last.next_sequence - first.sequence)
     said = {"sequence": first.sequence, "synced": last.synced, "floor": last.floor}
-    return [encode_record(Kind.STRIPPED, count, **said, salt=salt)]
+    return [encode_record(RecordKind.STRIPPED, count, **said, salt=salt)]
 
 
 def later_record(raw: bytes, offset: int, *, missing: int, salt: Salt) -> JournalRecord | None:

@@ -20,9 +20,9 @@ from ports.scrub import unreadable_is_damage
 from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import BEGINNING, Base, BaseRecord, HardState
-from raftlog.journal.journal_codec import Kind
+from raftlog.journal.journal_codec import RecordKind
 
-Pending = tuple[Kind, bytes]
+Pending = tuple[RecordKind, bytes]
 BASE: Final = "base"
 NEWEST: Final = "newest"
 SUFFIX: Final = ".journal"
@@ -132,11 +132,11 @@ class JournalFiles:
         tail.sequence += len(pending)
         term, vote, _ = self.hard
         for kind, body in pending:
-            if kind is Kind.ENTRY:
+            if kind is RecordKind.ENTRY:
                 tail.highest = max(tail.highest, codec.ENTRY.unpack_from(body)[0])
-            elif kind is Kind.REDO:
+            elif kind is RecordKind.REDO:
                 tail.last_redo = tail.sequence - 1  # what one group carries is settled as one
-            elif kind is Kind.HARDSTATE:
+            elif kind is RecordKind.HARDSTATE:
                 term, vote = codec.unpack_hard_state(body)
         self.hard = HardState(term, vote, floor)
         self.synced = tail.sequence - 1

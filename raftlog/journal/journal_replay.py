@@ -16,7 +16,7 @@ from raftlog.entries.entry import KIND_NOOP
 from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal_base import HardState
-from raftlog.journal.journal_codec import AnotherClusters, Kind
+from raftlog.journal.journal_codec import AnotherClusters, RecordKind
 from raftlog.journal.journal_files import BASE, BROKEN, NAME, NEWEST, JournalFiles, Tail, leftovers, name_of
 
 log = structlog.get_logger(__name__)
@@ -154,7 +154,7 @@ class Replay:
             raise CorruptData(f"{path}: {error}", path=str(path), **error.fields) from error
         highest = max((self._replay(record, path) for record in records), default=0)
         self.sequence = records[-1].next_sequence if records else self.sequence
-        last_redo = max((record.sequence for record in records if record.kind is Kind.REDO), default=0)
+        last_redo = max((record.sequence for record in records if record.kind is RecordKind.REDO), default=0)
         damage = codec.later_record(raw, end, missing=self.sequence, salt=header.salt)
         if damage is not None or (not last and raw[end:].strip(b"\0")):
             raise CorruptData(
@@ -205,21 +205,21 @@ class Replay:
     def _replay(self, record: codec.JournalRecord, path: Path) -> int:
         """Returns the Raft index of an entry, else 0."""
         entered = 0
-        if record.kind is Kind.ENTRY:
+        if record.kind is RecordKind.ENTRY:
             entered = self._enter(record, path)
-        elif record.kind is Kind.TRUNCATE:
+        elif record.kind is RecordKind.TRUNCATE:
             (index,) = codec.INDEX.unpack(record.body)
             if index < 2:
                 raise CorruptData(f"{path}: entries are removed from {index} on", path=str(path), offset=record.start)
             del self.entries[max(1, index - self.entries[0][1]) :]
-        elif record.kind is Kind.REDO:
+        elif record.kind is RecordKind.REDO:
             self.redo[bytes(record.body[: codec.DIGEST_BYTES])] = record.sequence, record.body[codec.DIGEST_BYTES :]
             self.redo_bytes += len(record.body)
-        elif record.kind is Kind.SETTLED:
+        elif record.kind is RecordKind.SETTLED:
             (through,) = codec.INDEX.unpack(record.body)
             self.redo = {digest: found for digest, found in self.redo.items() if found[0] > through}
             self.files.settled = max(self.files.settled, through)
-        elif record.kind is Kind.HARDSTATE:
+        elif record.kind is RecordKind.HARDSTATE:
             try:
                 term, vote = codec.unpack_hard_state(record.body)
             except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from logboom.types import PartitionId
 from raftlog.entries.chosen import SET, Choice
 from raftlog.entries.entry import unpack_control, unpack_routes
-from raftlog.entries.lifecycle import CHANGES, Change, Kind
+from raftlog.entries.lifecycle import CHANGES, Change, PartitionKind
 from raftlog.journal.journal import Journal
 
 
@@ -39,7 +39,9 @@ def begun_in(journal: Journal, *, committed: bool, opened: Callable[[PartitionId
     return {begun for index, begun in said if committed or index <= known}
 
 
-def created_in(journal: Journal, *, begun: int, untouched: Callable[[PartitionId], bool]) -> dict[PartitionId, Kind]:
+def created_in(
+    journal: Journal, *, begun: int, untouched: Callable[[PartitionId], bool]
+) -> dict[PartitionId, PartitionKind]:
     """Partitions that are created above the journal's base, and of which it has batches, or this node any file.
 
     It was opened then, so its creation is committed. A batch may have come ahead of its routing entry: others may

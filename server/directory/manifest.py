@@ -39,7 +39,7 @@ class VoidBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     applied: bool
 
 
-class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PartitionKinds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What ``count`` consecutive partitions are."""
 
     count: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
@@ -54,7 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str
     members: tuple[str, ...]
     """Ids of all nodes that the directory was begun with, sorted; none: it was begun by one that joins."""
-    partitions: tuple[Kind, ...]
+    partitions: tuple[PartitionKinds, ...]
     """From partition 0 on."""
     voids: tuple[VoidBatch, ...] = ()
     """The last of what was declared void."""
@@ -70,7 +70,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             node=node,
             cluster=cluster.id,
             members=() if joins else tuple(sorted(member.id for member in cluster.members)),
-            partitions=tuple(Kind(sum(1 for _ in same), *kind) for kind, same in kinds),
+            partitions=tuple(PartitionKinds(sum(1 for _ in same), *kind) for kind, same in kinds),
             lineage=None if joins else "",
         )
 
@@ -122,11 +122,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if partition in used:
                 _check(partition, had, now[partition] if partition < len(now) else None, len(now))
 
-    def _each(self) -> Iterator[Kind]:
+    def _each(self) -> Iterator[PartitionKinds]:
         return chain.from_iterable(repeat(kind, kind.count) for kind in self.partitions)
 
 
-def _check(partition: int, had: Kind | None, wanted: Kind | None, partitions: int) -> None:
+def _check(partition: int, had: PartitionKinds | None, wanted: PartitionKinds | None, partitions: int) -> None:
     if wanted is None:
         raise ConfigError(
             f"cluster.partitions: {partitions}, and partition {partition} has data: set it to {partition + 1} or more",

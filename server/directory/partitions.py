@@ -29,7 +29,7 @@ from partitions.machines import BUILT_IN, discard, machine_class, open_machine
 from partitions.machines.absent import AbsentMachine
 from ports.invariant import InvariantViolated
 from ports.offload import Offload
-from raftlog.entries.lifecycle import Kind
+from raftlog.entries.lifecycle import PartitionKind
 from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.entries.voids import Voids
 from server.directory.data_dir import DataDir, number_in
@@ -67,7 +67,7 @@ class PartitionRooms:
         self._states = States(
             disk=world.disk, sets=sets, directory_of=data_dir.partition, open_machine=self._open_machine
         )
-        self._kinds: dict[PartitionId, Kind] = {}
+        self._kinds: dict[PartitionId, PartitionKind] = {}
         """Of all that were open here, until they are removed."""
         self._kinds_tried: set[str] = set()
         """State machines of users that could be opened here."""
@@ -95,7 +95,7 @@ class PartitionRooms:
     def open_all(
         self,
         parent: ParentState,
-        kinds: dict[PartitionId, Kind],
+        kinds: dict[PartitionId, PartitionKind],
         *,
         installing: SetMeta | None,
         apply: ApplySettings,
@@ -218,7 +218,7 @@ class PartitionRooms:
             pass
         return machine
 
-    def open_log(self, partition_id: PartitionId, kind: Kind) -> PartitionLog:
+    def open_log(self, partition_id: PartitionId, kind: PartitionKind) -> PartitionLog:
         """See Rooms."""
         directory = self._data_dir.partition(partition_id)
         self._disk.make_directories((directory, directory / STATE))
@@ -230,7 +230,7 @@ class PartitionRooms:
         self._fresh_logs[partition_id] = store
         return store
 
-    def open(self, partition_id: PartitionId, kind: Kind) -> Opened:
+    def open(self, partition_id: PartitionId, kind: PartitionKind) -> Opened:
         """See Rooms."""
         store = self.logs[partition_id]
         self._fresh_logs.pop(partition_id, None)
@@ -343,7 +343,9 @@ class PartitionRooms:
         kinds = (self._kinds.get(p) for p in gone)  # which another thread may forget
         return sum(kind is None or kind.state_machine != "log" for kind in kinds)
 
-    def _open_log(self, partition_id: PartitionId, kind: Kind, settings: LogSettings, base: LogBase) -> PartitionLog:
+    def _open_log(
+        self, partition_id: PartitionId, kind: PartitionKind, settings: LogSettings, base: LogBase
+    ) -> PartitionLog:
         if kind.state_machine != "log" or not self._settings.snapshot.retain_log_ms:
             settings = without_age(settings)
         opened = PartitionLog.open(

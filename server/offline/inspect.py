@@ -26,7 +26,7 @@ from raftlog.entries.entry import unpack_control, unpack_routes
 from raftlog.entries.parent_state import EMPTY, ParentState
 from raftlog.journal import journal_base, journal_newest
 from raftlog.journal import journal_codec as codec
-from raftlog.journal.journal_codec import JournalRecord, Kind
+from raftlog.journal.journal_codec import JournalRecord, RecordKind
 from raftlog.journal.journal_files import BASE, NEWEST
 from server.directory.manifest import decode as decode_manifest
 from server.offline.backup_dir import decode_contents
@@ -119,19 +119,19 @@ def _record(record: JournalRecord) -> Row:
 
 def _about(record: JournalRecord) -> str:
     body = record.body
-    if record.kind is Kind.ENTRY:
+    if record.kind is RecordKind.ENTRY:
         index, term = codec.ENTRY.unpack_from(body)
         return f"Raft {index} of term {term}: {_command(bytes(body[codec.ENTRY.size :]))}"
-    if record.kind is Kind.HARDSTATE:
+    if record.kind is RecordKind.HARDSTATE:
         term, vote = codec.unpack_hard_state(body)
         return f"term {term}, vote for {vote or 'nobody'}"
-    if record.kind is Kind.REDO:
+    if record.kind is RecordKind.REDO:
         return f"batch {bytes(body[: codec.DIGEST_BYTES]).hex()}"
     (number,) = codec.INDEX.unpack(body)
     return {
-        Kind.TRUNCATE: f"entries from Raft {number} on are removed",
-        Kind.SETTLED: f"batches up to record {number} are in their logs",
-        Kind.STRIPPED: f"{number} batches were here",
+        RecordKind.TRUNCATE: f"entries from Raft {number} on are removed",
+        RecordKind.SETTLED: f"batches up to record {number} are in their logs",
+        RecordKind.STRIPPED: f"{number} batches were here",
     }[record.kind]
 
 

@@ -13,7 +13,7 @@ from logboom.state_machine import ApplyBatch, Position
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionLogIndex
 from partitions.machines.log import LogMachine
 from server.directory.data_dir import MANIFEST, DataDir
-from server.directory.manifest import Kind, Manifest
+from server.directory.manifest import Manifest, PartitionKinds
 from tests.storage.world import World
 
 
@@ -68,7 +68,7 @@ class ManifestWorld(World):
 
 def manifest(partitions: int, node: str = "n1") -> Manifest:
     """Of a cluster with one node."""
-    kinds = (Kind(partitions, "kv", DurabilityMode.WRITE_AHEAD),)
+    kinds = (PartitionKinds(partitions, "kv", DurabilityMode.WRITE_AHEAD),)
     return Manifest(node=node, cluster="c", members=(node,), partitions=kinds)
 
 

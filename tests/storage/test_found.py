@@ -289,7 +289,7 @@ def test_records_inside_a_payload_that_was_torn_are_nobodys(guessed: bool) -> No
     header = disk.read_file(path)[: codec.SEGMENT_HEADER.size]
     salt = codec.check_segment_header(header, cluster=cluster_hash("c"), path="").salt
     salt = salt if guessed else codec.Salt(salt.magic, salt.crc ^ 1)
-    forged = codec.encode_record(codec.Kind.SETTLED, bytes(8), sequence=5, synced=1 << 40, floor=0, salt=salt)
+    forged = codec.encode_record(codec.RecordKind.SETTLED, bytes(8), sequence=5, synced=1 << 40, floor=0, salt=salt)
     journal.redo(Redo(b"d" * 16, [bytes(1000), forged, b"y" * 100]))
     journal.flush()
     torn = disk.read_file(path).index(b"d" * 16)

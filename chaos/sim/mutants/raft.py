@@ -69,7 +69,7 @@ MUTANTS: Final = (
         (
             Edit(
                 "raftlog.journal.journal:Journal.setCurrentTerm",
-                'self._pending.append((Kind.HARDSTATE, codec.INDEX.pack(term) + (vote or "").encode()))',
+                'self._pending.append((RecordKind.HARDSTATE, codec.INDEX.pack(term) + (vote or "").encode()))',
                 "pass",
             ),
         ),

@@ -89,7 +89,7 @@ MUTANTS: Final = (
         (
             Edit(
                 JOURNAL + "deleteEntriesFrom",
-                "self._pending.append((Kind.TRUNCATE, codec.INDEX.pack(index)))",
+                "self._pending.append((RecordKind.TRUNCATE, codec.INDEX.pack(index)))",
                 "pass",
             ),
         ),

@@ -190,11 +190,11 @@ def test_only_routing_entries_count_as_parent_log(tmp_path):
     salt = codec.Salt.of(b"12345678")
     header = codec.segment_header(first_sequence=1, cluster=cluster_hash("logboom"), salt=b"12345678")
     bodies = [
-        (codec.Kind.HARDSTATE, b"\1" * 8),
-        (codec.Kind.ENTRY, codec.ENTRY.pack(2, 1) + KIND_NOOP),
-        (codec.Kind.REDO, b"d" * 300),
-        (codec.Kind.ENTRY, codec.ENTRY.pack(3, 1) + KIND_ROUTES + b"r" * 32),
-        (codec.Kind.ENTRY, codec.ENTRY.pack(4, 1) + KIND_ROUTES + b"r" * 64),
+        (codec.RecordKind.HARDSTATE, b"\1" * 8),
+        (codec.RecordKind.ENTRY, codec.ENTRY.pack(2, 1) + KIND_NOOP),
+        (codec.RecordKind.REDO, b"d" * 300),
+        (codec.RecordKind.ENTRY, codec.ENTRY.pack(3, 1) + KIND_ROUTES + b"r" * 32),
+        (codec.RecordKind.ENTRY, codec.ENTRY.pack(4, 1) + KIND_ROUTES + b"r" * 64),
     ]
     records = [
         codec.encode_record(kind, body, sequence=number, synced=0, floor=0, salt=salt)

@@ -27,7 +27,7 @@ from partitions.log.batch import parse_header
 from raftlog.engine import messages
 from raftlog.journal import journal_codec as codec
 from raftlog.journal.journal import Journal, cluster_hash
-from raftlog.journal.journal_codec import Kind as Record
+from raftlog.journal.journal_codec import RecordKind
 
 DEEP = b"\x91" * 1000 + b"\xc0"
 
@@ -168,7 +168,7 @@ class TestBatches:
 class TestJournal:
     here = Path("/journal")
 
-    def opened(self, *rows: tuple[Record, bytes]) -> Journal:
+    def opened(self, *rows: tuple[RecordKind, bytes]) -> Journal:
         disk = MemoryDisk()
         salt = codec.Salt.of(b"the salt")
         sealed = [
@@ -188,27 +188,29 @@ class TestJournal:
     @pytest.mark.parametrize(
         ("kind", "body"),
         [
-            (Record.ENTRY, bytes(15)),
-            (Record.TRUNCATE, b""),
-            (Record.TRUNCATE, bytes(9)),
-            (Record.HARDSTATE, bytes(7)),
-            (Record.HARDSTATE, bytes(8) + b"\xff"),
-            (Record.REDO, bytes(15)),
-            (Record.SETTLED, bytes(7)),
-            (Record.STRIPPED, b""),
-            (Record.STRIPPED, bytes(8)),
-            (Record.STRIPPED, b"\xff" * 8),
-            (Record.TRUNCATE, codec.INDEX.pack(0)),
-            (Record.TRUNCATE, codec.INDEX.pack(1)),
+            (RecordKind.ENTRY, bytes(15)),
+            (RecordKind.TRUNCATE, b""),
+            (RecordKind.TRUNCATE, bytes(9)),
+            (RecordKind.HARDSTATE, bytes(7)),
+            (RecordKind.HARDSTATE, bytes(8) + b"\xff"),
+            (RecordKind.REDO, bytes(15)),
+            (RecordKind.SETTLED, bytes(7)),
+            (RecordKind.STRIPPED, b""),
+            (RecordKind.STRIPPED, bytes(8)),
+            (RecordKind.STRIPPED, b"\xff" * 8),
+            (RecordKind.TRUNCATE, codec.INDEX.pack(0)),
+            (RecordKind.TRUNCATE, codec.INDEX.pack(1)),
         ],
     )
-    def test_a_record_that_is_none_of_ours_is_damage(self, kind: Record, body: bytes) -> None:
+    def test_a_record_that_is_none_of_ours_is_damage(self, kind: RecordKind, body: bytes) -> None:
         """Right by its checksum, and struct.error, IndexError or a journal without its first entry before."""
         with pytest.raises(CorruptData, match=str(self.here)):
             self.opened((kind, body))
 
     def test_those_that_are_ours_are_read(self) -> None:
-        journal = self.opened((Record.HARDSTATE, codec.INDEX.pack(3) + b"n2"), (Record.STRIPPED, codec.INDEX.pack(5)))
+        journal = self.opened(
+            (RecordKind.HARDSTATE, codec.INDEX.pack(3) + b"n2"), (RecordKind.STRIPPED, codec.INDEX.pack(5))
+        )
         assert (journal.term, journal.vote, journal.taken_sequence) == (3, "n2", 6)
 
 

@@ -10,10 +10,10 @@ from dispatcher.pipeline.partitioning import Partitioning
 from dispatcher.pipeline.recovered import Recovered
 from logboom.settings import ClusterSettings
 from logboom.types import DurabilityMode, NodeId, PartitionId
-from raftlog.entries.lifecycle import Kind
+from raftlog.entries.lifecycle import PartitionKind
 from raftlog.entries.parent_state import ParentState
 
-KV = Kind("kv", DurabilityMode.WRITE_AHEAD)
+KV = PartitionKind("kv", DurabilityMode.WRITE_AHEAD)
 
 
 class Stage:

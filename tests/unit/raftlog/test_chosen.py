@@ -22,11 +22,11 @@ from raftlog.entries.chosen import (
     is_linearizable,
 )
 from raftlog.entries.entry import pack_control, unpack_control
-from raftlog.entries.lifecycle import Change, Kind, Lifecycle
+from raftlog.entries.lifecycle import Change, Lifecycle, PartitionKind
 from raftlog.entries.parent_state import BEFORE_CHOSEN, BEFORE_VOIDS, VERSION, ParentState
 
 TOKEN = bytes(range(16))
-KV = Kind("kv", DurabilityMode.WRITE_AHEAD)
+KV = PartitionKind("kv", DurabilityMode.WRITE_AHEAD)
 A, B, C = map(PartitionId, range(3))
 SOME = st.builds(Chosen, st.sampled_from([None, *Ack]), st.sampled_from([None, False, True]))
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from logboom.errors import CorruptData
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex
 from ports.invariant import InvariantViolated
-from raftlog.entries.lifecycle import HEAD, Change, Kind, Lifecycle
+from raftlog.entries.lifecycle import HEAD, Change, Lifecycle, PartitionKind
 from raftlog.entries.parent_state import ParentState, Tail
 
-KV, LOG = Kind("kv", DurabilityMode.WRITE_AHEAD), Kind("log", DurabilityMode.WRITE_BEHIND)
+KV, LOG = PartitionKind("kv", DurabilityMode.WRITE_AHEAD), PartitionKind("log", DurabilityMode.WRITE_BEHIND)
 
 
-def create(partition: int, *, begun: int = 2, kind: Kind = KV, token: int | None = None) -> Change:
+def create(partition: int, *, begun: int = 2, kind: PartitionKind = KV, token: int | None = None) -> Change:
     named = (partition if token is None else token).to_bytes(16, "big")
     return Change(PartitionId(partition), begun, kind, named)
 
@@ -106,7 +106,7 @@ def test_fields_that_no_leader_writes_are_damage(field: str, value: object) -> N
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.sampled_from((KV, LOG))), max_size=20))
-def test_every_history_comes_back_and_is_told_by_its_bytes(steps: list[tuple[bool, int, Kind]]) -> None:
+def test_every_history_comes_back_and_is_told_by_its_bytes(steps: list[tuple[bool, int, PartitionKind]]) -> None:
     found, again = Lifecycle(), Lifecycle()
     for number, (creates, partition, kind) in enumerate(steps):
         change = (

@@ -12,7 +12,7 @@ from logboom.config import load
 from logboom.errors import ConfigError
 from logboom.types import DurabilityMode, NodeId, PartitionId, PartitionLogIndex, Term
 from raftlog.entries.entry import Route, pack_control, pack_routes
-from raftlog.entries.lifecycle import Change, Kind
+from raftlog.entries.lifecycle import Change, PartitionKind
 from raftlog.journal.journal import Journal
 from server.directory.changes import begun_in
 from server.opening import Opened
@@ -20,7 +20,7 @@ from server.world.world import World, real_world
 from tests.unit.raftlog.journal_files import opened
 from tests.unit.server.lone_node import fails
 
-KV = Kind("kv", DurabilityMode.WRITE_BEHIND)
+KV = PartitionKind("kv", DurabilityMode.WRITE_BEHIND)
 THREE = "n1=127.0.0.1:1@127.0.0.1:2,n2=127.0.0.1:3@127.0.0.1:4,n3=127.0.0.1:5@127.0.0.1:6"
 ALONE = "n1=127.0.0.1:1@127.0.0.1:2"
 

@@ -20,7 +20,7 @@ from logboom.errors import ConfigError, CorruptData, IncompatibleVersion, Logboo
 from logboom.types import DurabilityMode
 from ports.disk import Buffer
 from server.directory.data_dir import DataDir
-from server.directory.manifest import Kind, Manifest, decode, encode, sealed
+from server.directory.manifest import Manifest, PartitionKinds, decode, encode, sealed
 from server.main import _may_pass
 from server.world.disk_os import OsDisk, OsLock
 
@@ -32,7 +32,7 @@ def ours_is(node: str = "n1", cluster: str = "c1", members: str = "n1 n2 n3") ->
         node=node,
         cluster=cluster,
         members=tuple(members.split()),
-        partitions=(Kind(8, "kv", DurabilityMode.WRITE_AHEAD),),
+        partitions=(PartitionKinds(8, "kv", DurabilityMode.WRITE_AHEAD),),
     )
 
 

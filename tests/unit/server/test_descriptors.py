@@ -15,7 +15,7 @@ from logboom.records import RecordBlock
 from logboom.settings import LogSettings, Settings
 from logboom.types import NO_DIGEST, DurabilityMode, PartitionId, Term
 from partitions.log.batch import build_batch
-from raftlog.entries.lifecycle import Kind
+from raftlog.entries.lifecycle import PartitionKind
 from server.directory.descriptors import FILES_EACH, FILES_KEPT, FILES_OF_STATE, FILES_SPARE, Descriptors
 from server.directory.partitions import PartitionRooms
 from tests.unit.partitions.batches import PRODUCER, flush
@@ -51,7 +51,7 @@ def rooms_of(few: Few, *, logs: int = 0, settings: Settings | None = None, machi
     )
     for number in range(logs):
         partition = PartitionId(number)
-        rooms.logs[partition] = rooms.open_log(partition, Kind(machine, DurabilityMode.WRITE_AHEAD))
+        rooms.logs[partition] = rooms.open_log(partition, PartitionKind(machine, DurabilityMode.WRITE_AHEAD))
     return rooms
 
 
@@ -143,7 +143,7 @@ def test_what_was_destroyed_and_has_no_state_wants_none_at_a_start() -> None:
     few = Few(FILES_SPARE + FILES_EACH)
     rooms = rooms_of(few, logs=1)
     write(rooms, 0)
-    rooms._kinds[PartitionId(0)] = Kind("log", DurabilityMode.WRITE_AHEAD)
+    rooms._kinds[PartitionId(0)] = PartitionKind("log", DurabilityMode.WRITE_AHEAD)
     rooms.destroyed.add(PartitionId(0))
     rooms.check_room(1)
 

@@ -11,7 +11,7 @@ from logboom.errors import ConfigError, CorruptData
 from logboom.settings import ClusterSettings, Member, PartitionSettings
 from logboom.types import DurabilityMode, GlobalLogIndex, NodeId, PartitionId, PartitionLogIndex
 from raftlog.entries.voids import Void
-from server.directory.manifest import Kind, Manifest, decode, encode, sealed, unsealed, unsealed_id
+from server.directory.manifest import Manifest, PartitionKinds, decode, encode, sealed, unsealed, unsealed_id
 
 AHEAD, BEHIND = DurabilityMode.WRITE_AHEAD, DurabilityMode.WRITE_BEHIND
 MEMBERS = tuple(Member(id=f"n{k}", peer_address=f"n{k}:1", client_address=f"n{k}:2") for k in (3, 1, 2))
@@ -32,7 +32,11 @@ def manifest(partitions: int = 4, **overrides: PartitionSettings) -> Manifest:
 def test_it_names_members_in_order_and_partitions_in_runs() -> None:
     found = manifest(6, p2=LOG, p3=LOG)
     assert found.members == ("n1", "n2", "n3")
-    assert found.partitions == (Kind(2, "kv", AHEAD), Kind(2, "log", AHEAD), Kind(2, "kv", AHEAD))
+    assert found.partitions == (
+        PartitionKinds(2, "kv", AHEAD),
+        PartitionKinds(2, "log", AHEAD),
+        PartitionKinds(2, "kv", AHEAD),
+    )
 
 
 def test_it_is_read_as_it_was_written() -> None:
@@ -95,7 +99,7 @@ def test_a_lineage_that_cannot_be(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("count", [-1, 0, 100_001, 1 << 63])
 def test_a_number_of_partitions_that_cannot_be(count: int) -> None:
-    raw = encode(Manifest(node="n1", cluster="c1", members=("n1",), partitions=(Kind(count, "kv", AHEAD),)))
+    raw = encode(Manifest(node="n1", cluster="c1", members=("n1",), partitions=(PartitionKinds(count, "kv", AHEAD),)))
     with pytest.raises(CorruptData, match="here is no manifest"):
         decode(raw, path="here")
 

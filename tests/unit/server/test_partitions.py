@@ -21,7 +21,7 @@ from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, GlobalLogIndex
 from partitions.apply.apply_core import AppliedBatch
 from partitions.machines.log import LogMachine
 from raftlog.entries.entry import Route, pack_control, pack_routes
-from raftlog.entries.lifecycle import Change, Kind
+from raftlog.entries.lifecycle import Change, PartitionKind
 from raftlog.entries.parent_state import ParentState
 from raftlog.journal.journal import Journal
 from server.directory import partitions
@@ -68,7 +68,7 @@ def test_a_batch_that_came_ahead_of_its_entry_is_found_at_a_start() -> None:
     """Found by review: others that had lost it asked for it, and were told for ever that this node cannot say now."""
     disk = SimDisk(random.Random(1))
     journal = Journal.open(disk=disk, directory=Path("/j"), cluster_id="c", random_bytes=random.Random(0).randbytes)
-    kind = Kind("kv", DurabilityMode.WRITE_BEHIND)
+    kind = PartitionKind("kv", DurabilityMode.WRITE_BEHIND)
     for number in (1, 2, 3):
         change = Change(PartitionId(number), 1, kind, bytes(15) + bytes([number]))
         journal.add(pack_control(change.fields()), number + 1, 1)
@@ -118,7 +118,7 @@ def test_of_a_partition_that_was_opened_and_never_written_nothing_is_there() -> 
     disk.make_directory(ROOT)
     rooms, partition = made(disk), PartitionId(3)
     assert rooms.untouched(partition)
-    store = rooms.open_log(partition, Kind("log", DurabilityMode.WRITE_AHEAD))
+    store = rooms.open_log(partition, PartitionKind("log", DurabilityMode.WRITE_AHEAD))
     assert rooms.untouched(partition)
     assert store.append(make(1, NO_DIGEST, [b"x" * 100]))
     job = store.take()
@@ -149,7 +149,7 @@ async def test_what_is_kept_for_ever_is_not_counted_as_reclaimable(
     machine: str, snapshot: SnapshotSettings, counted: int
 ) -> None:
     rooms, p = made(SimDisk(random.Random(1)), Settings(snapshot=snapshot)), PartitionId(0)
-    rooms._kinds[p], rooms._apply[p] = Kind(machine, DurabilityMode.WRITE_AHEAD), ApplySettings()
+    rooms._kinds[p], rooms._apply[p] = PartitionKind(machine, DurabilityMode.WRITE_AHEAD), ApplySettings()
     rooms.logs[p] = cast(Any, SimpleNamespace(partition_id=p, committed_index=3))
     rooms.machines[p] = cast(Any, SimpleNamespace(position=lambda: NOWHERE, meta=list, unsaved_bytes=0))
     worker = rooms.worker(p, lambda *_: None)
@@ -164,7 +164,7 @@ def test_a_log_that_is_opened_after_the_start_survives_a_failed_sync_and_the_nex
     """Its batch is there when its entry comes, and counts as held: it had better be on the disk."""
     disk = SimDisk(random.Random(seed))
     disk.make_directory(ROOT)
-    partition, kind = PartitionId(3), Kind("log", DurabilityMode.WRITE_AHEAD)
+    partition, kind = PartitionId(3), PartitionKind("log", DurabilityMode.WRITE_AHEAD)
     batch = make(1, NO_DIGEST, [b"x" * 100])
     log = made(disk).open_log(partition, kind)
     log.append(batch)
@@ -219,8 +219,10 @@ def test_of_what_is_removed_nothing_is_remembered() -> None:
     disk.make_directory(ROOT)
     rooms = made(disk)
     for number in range(10, 15):
-        rooms.logs[PartitionId(number)] = rooms.open_log(PartitionId(number), Kind("log", DurabilityMode.WRITE_AHEAD))
-        rooms.open(PartitionId(number), Kind("log", DurabilityMode.WRITE_AHEAD))
+        rooms.logs[PartitionId(number)] = rooms.open_log(
+            PartitionId(number), PartitionKind("log", DurabilityMode.WRITE_AHEAD)
+        )
+        rooms.open(PartitionId(number), PartitionKind("log", DurabilityMode.WRITE_AHEAD))
         rooms.remove(PartitionId(number))
     assert (rooms._kinds, rooms._apply) == ({}, {})
 
@@ -283,7 +285,7 @@ def test_a_machine_that_does_not_open_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(partitions, "SLOW_S", 0.01)
     monkeypatch.setattr(partitions, "log", SimpleNamespace(warning=warning))
     rooms, p = made(SimDisk(random.Random(0))), PartitionId(3)
-    rooms._kinds[p] = Kind("mine", DurabilityMode.WRITE_AHEAD)
+    rooms._kinds[p] = PartitionKind("mine", DurabilityMode.WRITE_AHEAD)
     rooms._states = cast(Any, SimpleNamespace(open=lambda *_, **__: told.wait(20)))
     assert rooms._state(p, cast(Any, None), None)
     assert seen == [("state_machine_still_opening", p, "mine")]

@@ -18,11 +18,11 @@ from logboom.state_machine import NOWHERE
 from logboom.types import DurabilityMode, PartitionId
 from partitions.apply.dedupe import Producer
 from partitions.apply.worker import ApplyWorker
-from raftlog.entries.lifecycle import Kind
+from raftlog.entries.lifecycle import PartitionKind
 from server.directory.partitions import PartitionRooms
 
 P = PartitionId(3)
-KIND = Kind("kv", DurabilityMode.WRITE_AHEAD)
+KIND = PartitionKind("kv", DurabilityMode.WRITE_AHEAD)
 WHO = bytes(range(16))
 
 
