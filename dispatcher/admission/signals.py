@@ -142,7 +142,8 @@ def ask(signals: Mapping[str, Signal], view: NodeView) -> Said:
     for name, signal in signals.items():
         of_node, closes = True, False  # what else it says of itself is a user's code, too
         try:
-            of_node, closes = signal.scope == "node", bool(getattr(signal, "fails_closed", False))
+            closes = bool(getattr(signal, "fails_closed", False))
+            of_node = bool(signal.scope == "node")
             read: Any = signal.read(view)
             verdicts: dict[int | None, Verdict | None] = (
                 {None: _verdict(name, read)}

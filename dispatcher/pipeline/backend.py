@@ -34,7 +34,6 @@ from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId,
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
 from raftlog.entries.configuration import Configuration, Role
-from raftlog.links.lacks import Lack
 from snapshots.meta import SetMeta
 
 
@@ -317,10 +316,6 @@ class Backend(Pipeline):
     def is_lost(self, digest: bytes) -> bool:
         """This committed batch is damaged here, and every other node has said that it does not have it."""
         return digest in self.raft.repair.hopeless
-
-    def is_compacted(self, digest: bytes) -> bool:
-        """So it is, and the others have removed it, as what a snapshot stands for."""
-        return self.is_lost(digest) and self.raft.repair.verdict(digest) is Lack.COMPACTED
 
     def log(self, partition_id: PartitionId) -> PartitionLog:
         """For reads of records, off the loop."""

@@ -35,6 +35,7 @@ class PartitionPayloads:
         applied: Callable[[PartitionId, int], bool | None] = lambda _partition, _index: False,
         untouched: Callable[[PartitionId], bool] = lambda _: False,
         covered: Callable[[PartitionId, int], bool] = lambda _partition, _index: False,
+        unneeded: Callable[[PartitionId, int], bool] = lambda _partition, _index: False,
         fatal: Callable[[OSError], None] = _raise,
     ) -> None:
         """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more.
@@ -42,11 +43,13 @@ class PartitionPayloads:
         ``untouched``: of one without a log nothing was ever written here. Looks at the disk.
 
         ``applied``: its state has what is applied up to an index, saved to stay; None: nobody can say yet. ``covered``:
-        a snapshot has. ``fatal``: the disk must not be trusted any more; whoever brought the batch has nothing to do
+        a snapshot has. ``unneeded``: its log may begin behind an index, as far as its kind and a start of this node go.
+        ``fatal``: the disk must not be trusted any more; whoever brought the batch has nothing to do
         with that.
         """
         self._fatal = fatal
         self._covered = covered
+        self._unneeded = unneeded
         self._applied = applied
         self._untouched = untouched
         self._sealed: set[bytes] = set()
@@ -105,6 +108,13 @@ class PartitionPayloads:
     def ended(self, route: Route) -> bool:
         """See Payloads."""
         return self._gone(route.partition_id)
+
+    def begin_behind(self, route: Route) -> None:
+        """See Payloads."""
+        store = self._logs.get(route.partition_id)
+        is_applied = store is not None and self.lack(route) is Lack.APPLIED
+        if store is not None and is_applied and self._unneeded(route.partition_id, route.last_index):
+            store.begin_behind(route.last_index, route.digest)
 
     def seal(self, digest: bytes, *, on: bool) -> None:
         """See Payloads."""

@@ -107,6 +107,7 @@ class Pipeline(Presence):
             applied=self._secured,
             untouched=rooms.untouched,
             covered=self._covered,
+            unneeded=self._unneeded,
             fatal=lambda error: self.raft.fatal(error),  # noqa: PLW0108 - there is none yet
         )
         self.lagging = Lagging(self)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dispatcher.admission.admission import Admission
 from dispatcher.barriers.barriers import Barriers
@@ -33,7 +33,8 @@ from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from raftlog.core import RaftLog
 from raftlog.entries.entry import Route
-from raftlog.entries.parent_state import Tail
+from raftlog.entries.parent_state import ParentState, Tail
+from raftlog.journal.journal_base import BEGINNING
 from raftlog.links.payloads import DamagedPayload
 from snapshots.meta import SetMeta
 
@@ -64,6 +65,8 @@ class Presence(ABC):
     _told_paused: set[PartitionId]
     """Those of which whoever waits was told that they are paused: it may be shown as something else."""
     _touched: set[PartitionId]
+    _at_base: tuple[int, Mapping[PartitionId, Tail]] = (BEGINNING.base.index, {})
+    """Where the partitions' logs ended at the journal's base, when that was asked last, and its Raft index."""
 
     @abstractmethod
     def _settle_soon(self) -> None: ...
@@ -186,6 +189,16 @@ class Presence(ABC):
         if worker is None:
             return None if self.partitioning.opening.may_have_state(partition_id) else False
         return None if self.rebuilding.fenced(partition_id) else worker.secured(last_index)
+
+    def _unneeded(self, partition_id: PartitionId, last_index: int) -> bool:
+        """What is in its log up to there stands in its state as well, and a start of this node does not look for it."""
+        if self.partitioning.kind(partition_id).state_machine == "log":
+            return False
+        base = self.raft.journal.base
+        if self._at_base[0] != base.index:  # it is asked often, of what is lost
+            self._at_base = base.index, ParentState.decode(base.state).tails
+        tail = self._at_base[1].get(partition_id)
+        return tail is not None and tail.last_index >= last_index
 
     def _covered(self, partition_id: PartitionId, last_index: int) -> bool:
         """A set on this node has what is applied up to here."""

@@ -231,30 +231,8 @@ class Feed(ABC):
         """No node has what comes next. If it is void already, others go on behind it."""
         if self._lacks(partition_id, hole.digest, hole.last_index):
             return
-        if self._backend.is_compacted(hole.digest):
-            self._removed(partition_id, hole)
-            return
         story = f"partition {partition_id}: no node has the batch from {hole.first_index} on"
         self._end(CorruptData(story, first_index=hole.first_index, last_index=hole.last_index))
-
-    def _removed(self, partition_id: PartitionId, hole: Hole) -> None:
-        """The others have removed it, and here it is damaged: for whoever reads it begins behind that."""
-        first = hole.last_index + 1
-        story = f"partition {partition_id}: records before {first} have been removed"
-        self._compacted(IndexCompacted(story, first=first))
-
-    def _compacted(self, error: IndexCompacted) -> None:
-        """What it would read next has been removed."""
-        self._end(error)
-
-    def _fail_at(self, partition_id: PartitionId, damage: DamagedBatch) -> None:
-        """Nobody gives it, or not in time."""
-        lost = self._backend.is_lost(damage.digest)
-        hole = self._backend.log(partition_id).place_of(damage.last_index, damage.digest) if lost else None
-        if hole is None:
-            self._failed(damage)
-        else:
-            self._end_in_front_of(partition_id, hole)
 
     def _lacks(self, partition_id: PartitionId, digest: bytes, last_index: int) -> bool:
         """It is void, and only this node cannot go on without what it did: the stream ends, and another is asked."""

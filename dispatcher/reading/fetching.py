@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.reading.read_budget import Grant
 from dispatcher.reading.surroundings import Surroundings
-from logboom.errors import CorruptData, IndexCompacted, InvalidRequest, Unavailable, Voided
+from logboom.errors import CorruptData, InvalidRequest, Unavailable, Voided
 from logboom.records import RecordBlock
 from logboom.types import MIB, NUMBER_MAX, PartitionId
 from logboom.wire import shown
@@ -124,9 +124,6 @@ async def _of_one_batch(backend: Surroundings, log: PartitionLog, rows: Sequence
         found: list[Found] = await backend.offload.run(read)
     except DamagedBatch as damage:
         backend.damaged(log.partition_id, damage)
-        if backend.is_compacted(damage.digest):
-            behind = damage.last_index + 1
-            raise IndexCompacted(f"records before {behind} have been removed", first=behind) from damage
         if backend.is_lost(damage.digest):
             raise
         raise Unavailable(

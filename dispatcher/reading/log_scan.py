@@ -28,7 +28,6 @@ from logboom.types import GlobalLogIndex, Level, PartitionId, PartitionLogIndex
 from logboom.wire import FLAG_MORE, Kind
 from partitions.log.batch import is_mixed
 from partitions.log.compaction import Taken
-from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch, SegmentRemoved
 
@@ -84,7 +83,6 @@ class LogScan(Feed):
         self._arrived: list[memoryview] | None = None
         self._count = 0
         self._sent_global = 0
-        self._removed_global = 0  # what the others have removed, and cannot be read here
         self._looked_global: int | None = None
         """What has come behind it is still to be looked at; None: all there is."""
         self._due = False
@@ -204,7 +202,7 @@ class LogScan(Feed):
             return
         if timed.damage is not None:
             if not self._wait_for_repair(*timed.damage):
-                self._fail_at(*timed.damage)
+                self._failed(timed.damage[1])
             return
         try:
             firsts = {p: self._logs[p].first_index_at(position) for p, position in timed.positions.items()}
@@ -240,7 +238,7 @@ class LogScan(Feed):
                 )
             except Lost as lost:
                 if not self._wait_for_repair(lost.partition_id, lost.damage):
-                    self._fail_at(lost.partition_id, lost.damage)
+                    self._failed(lost.damage)
                 return
             except LogboomError as error:
                 self._diverged(error)
@@ -333,16 +331,18 @@ class LogScan(Feed):
             self._give_back()
             self._failed(error)
             return
-        if not arrived.views:
+        if arrived.views:
+            self._arrived, nbytes = arrived.views, sum(map(len, arrived.views))
+            self._pace.take(nbytes)
+            if self._grant is not None:
+                self._grant.read(nbytes)
+            if arrived.error is None:
+                self._damage = None
+        else:
             self._give_back()
-            self._go_on_without(arrived)
+            if not self._may_come(arrived):
+                self._failed(arrived.error)
             return
-        self._arrived, nbytes = arrived.views, sum(map(len, arrived.views))
-        self._pace.take(nbytes)
-        if self._grant is not None:
-            self._grant.read(nbytes)
-        if arrived.error is None:
-            self._damage = None
         self.move()
         self._park()
 
@@ -350,17 +350,15 @@ class LogScan(Feed):
         if self._arrived is not None and self._grant is not None:
             self._grant.park(self._drop)
 
-    def _go_on_without(self, arrived: Arrived) -> None:
-        """The first of the window could not be read; it is tried again, if it may come."""
+    def _may_come(self, arrived: Arrived) -> bool:
+        """The first of the window could not be read; it is tried again."""
         if isinstance(arrived.error, Voided) and self._window is not None and self._merge is not None:
             # Since it was planned: it counts as nothing.
             self._merge.step_over(self._window.picked[0])
             self._window = self._window.behind(1) if len(self._window.picked) > 1 else None
             self.move()
-        elif not isinstance(arrived.error, DamagedBatch):
-            self._failed(arrived.error)
-        elif not self._wait_for_repair(arrived.partition_id, arrived.error):
-            self._fail_at(arrived.partition_id, arrived.error)
+            return True
+        return isinstance(arrived.error, DamagedBatch) and self._wait_for_repair(arrived.partition_id, arrived.error)
 
     def _drop(self) -> None:
         """Another reader needs the room: what the client does not take now is read again."""
@@ -432,15 +430,10 @@ class LogScan(Feed):
                 rows.append([int(void.partition_id), first, void.place.last_index, void.place.global_index])
         return {"voids": rows} if rows else {}
 
-    def _removed(self, partition_id: PartitionId, hole: Hole) -> None:
-        self._removed_global = hole.global_index
-        super()._removed(partition_id, hole)
-
     def _end(self, error: LogboomError | None) -> None:
         """A log says from which of its own indices on it has something: the client goes on by the global one."""
         if isinstance(error, IndexCompacted):
-            firsts = (each.first_global_index for each in self._logs.values())
-            first = GlobalLogIndex(max(self._removed_global + 1, *firsts))
+            first = GlobalLogIndex(max(each.first_global_index for each in self._logs.values()))
             error = IndexCompacted(f"some of what comes before global index {first} has been removed", first=first)
         super()._end(error)
 

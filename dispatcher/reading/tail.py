@@ -120,6 +120,15 @@ class Tail(Feed):
         """What will not come, as far as it is known. The log may go on behind what nobody has, and the state not."""
         return self._backend.hole_of(self._partition_id) if self._wanted.level is Level.APPLIED else self._log.hole
 
+    def _failed(self, error: BaseException | None) -> None:
+        hole = None
+        if isinstance(error, DamagedBatch) and self._backend.is_lost(error.digest):
+            hole = self._log.place_of(error.last_index, error.digest)
+        if hole is None:
+            super()._failed(error)
+        else:
+            self._end_in_front_of(self._partition_id, hole)
+
     def _has_come_back(self) -> bool:
         """This node has as much as before it was started. A state that stands still keeps nothing of a log back."""
         if self._wanted.level is Level.APPLIED:
@@ -168,9 +177,7 @@ class Tail(Feed):
         self._reading = False
         if self._closed:
             return
-        if isinstance(error, DamagedBatch):
-            if not self._wait_for_repair(self._partition_id, error):
-                self._fail_at(self._partition_id, error)
+        if isinstance(error, DamagedBatch) and self._wait_for_repair(self._partition_id, error):
             return
         if position is None:
             self._failed(error)
@@ -222,10 +229,8 @@ class Tail(Feed):
             self._give_back()
             if isinstance(error, IndexCompacted):
                 self._compacted(error)
-            elif not isinstance(error, DamagedBatch):
+            elif not (isinstance(error, DamagedBatch) and self._wait_for_repair(self._partition_id, error)):
                 self._failed(error)
-            elif not self._wait_for_repair(self._partition_id, error):
-                self._fail_at(self._partition_id, error)
             return
         self._chunk = chunk
         self._pace.take(chunk.nbytes)
@@ -247,7 +252,7 @@ class Tail(Feed):
         if not self._anywhere:
             self._end(error)
             return
-        self._begin_at(max(self._log.first_available_index, error.first))
+        self._begin_at(self._log.first_available_index)
         self.move()
 
     # -- sending

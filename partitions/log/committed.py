@@ -232,6 +232,12 @@ class Committed:
                 self._columns = columns.part(position, columns.end)
             self._lost = {key: each for key, each in self._lost.items() if each >= position}
 
+    def begin_behind(self, position: int) -> None:
+        """The batch there goes, and all in front of it; their segments do when nothing that is here is in them."""
+        if position >= self._columns.start:
+            self._columns = self._columns.part(position + 1, self._columns.end)
+            self._lost = {key: each for key, each in self._lost.items() if each > position}
+
     def _behind(self, segments: Iterable[int]) -> int:
         """Position behind the last batch that is in these."""
         return self._columns.through(max((self._newest.get(segment, 0) for segment in segments), default=0))

@@ -69,6 +69,16 @@ class LogHoles(LogReading):
             self._conceded.add((last_index, digest))
         return True
 
+    def begin_behind(self, last_index: int, digest: bytes) -> None:
+        """This committed batch will not be read again: it is removed, with all in front of it. Files stay for now.
+
+        After a start they are here again: the caller is past them for good, and the next base lies behind them.
+        """
+        position = self._committed.position(last_index, digest)
+        if position is not None and last_index <= self.durable_index:
+            self._committed.begin_behind(position)
+            self._conceded.discard((last_index, digest))
+
     def lost(self) -> list[tuple[int, bytes]]:
         """Last index and digest of what is committed, damaged here, and not yet written again."""
         return list(self._committed.lost)

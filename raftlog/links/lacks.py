@@ -53,7 +53,7 @@ class Answers:
     def __init__(self) -> None:
         self._said: dict[bytes, dict[NodeId, Said]] = {}
         self._compacted = set[bytes]()
-        """What nobody is asked for any more: it stays so, whatever becomes of links and terms."""
+        """What nobody is asked for any more: that stays so, whatever becomes of links and terms."""
 
     def say(self, peer: NodeId, route: Route, lack: Lack, *, term: int = 0, asked: int = 0) -> bool:
         """Its newest answer counts; True: it is its first."""
@@ -65,6 +65,15 @@ class Answers:
     def settle(self, digest: bytes) -> None:
         """The verdict was COMPACTED, and nobody is asked again."""
         self._compacted.add(digest)
+
+    def settled(self, digest: bytes) -> bool:
+        """See ``settle``."""
+        return digest in self._compacted
+
+    def unsettle(self) -> set[bytes]:
+        """Others are asked from now on: nothing is settled. Gives what was."""
+        settled, self._compacted = self._compacted, set()
+        return settled
 
     def forget(self, digest: bytes) -> None:
         """The batch is here, or nobody needs it."""

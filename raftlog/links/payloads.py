@@ -96,6 +96,10 @@ class Payloads(Protocol):
         """Its partition is destroyed, as far as this node has come: nobody waits for it here."""
         ...
 
+    def begin_behind(self, route: Route) -> None:
+        """No node has it, and others have removed it: so has this one, with all in front of it, if it needs neither."""
+        ...
+
     def seal(self, digest: bytes, *, on: bool) -> None:
         """A leader is about to void it: ``receive`` takes it no more, until it is taken off again."""
         ...

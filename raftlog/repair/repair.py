@@ -70,7 +70,6 @@ class Repair:
         room: Room | None = None,
     ) -> None:
         """``damaged`` is called for what a peer asked for and cannot be read here. ``room``: else all may come."""
-        self.set_peers(peers)
         self._links = links
         self._payloads = payloads
         self._journal = journal
@@ -106,6 +105,7 @@ class Repair:
         """Those that no other node gives, by digest."""
         self.news = False
         """Something that was missing is here, or was conceded, since somebody has looked."""
+        self.set_peers(peers)
 
     def set_peers(self, peers: Collection[NodeId], *, optional: Collection[NodeId] = (), alone: bool = False) -> None:
         """Whom to ask from now on. ``alone``: this node is the only member.
@@ -117,6 +117,7 @@ class Repair:
         self._everybody = tuple(peers)
         self._in_turn = itertools.cycle(peers), itertools.cycle(peers)
         """By ``_others``: questions of both kinds alternate, and in one cycle each of two peers got one kind alone."""
+        self._missing += [self.hopeless[digest] for digest in sorted(self._answers.unsettle())]
 
     def verdict(self, digest: bytes) -> Lack | None:
         """What all other nodes have said of a batch that is missing here; None: not all of them have."""
@@ -127,9 +128,12 @@ class Repair:
 
     def lost(self) -> list[tuple[Route, Lack | None]]:
         """Of the hopeless those that are still missing, and what the others say."""
-        for wanted in [each for each in self.hopeless.values() if self._is_removed(each)]:
-            self._answers.forget(wanted.route.digest)
-            del self.hopeless[wanted.route.digest]
+        for digest, wanted in list(self.hopeless.items()):
+            if self._answers.settled(digest):
+                self._payloads.begin_behind(wanted.route)  # it may need it no more by now
+            if self._is_removed(wanted) or self._payloads.holds(wanted.route):
+                self._answers.forget(digest)
+                del self.hopeless[digest]
         return [(wanted.route, self.verdict(digest)) for digest, wanted in self.hopeless.items()]
 
     @property
@@ -308,6 +312,7 @@ class Repair:
         over = verdict is Lack.COMPACTED and wanted.raft_index is None and not stays
         if over:
             self._answers.settle(digest)
+            self._payloads.begin_behind(wanted.route)
         return over
 
     def _over(self, digest: bytes) -> None:

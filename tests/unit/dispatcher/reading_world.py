@@ -49,8 +49,6 @@ class World:
         self.wakers: dict[int, list[Callable[..., None]]] = {}
         self.damages: list[tuple[int, Any]] = []
         self.lost: set[bytes] = set()
-        self.compacted: set[bytes] = set()
-        """Of these what the others have removed."""
         self.voids: set[bytes] = set()
         """What is void, and lacking in the states of this node alone."""
         self.applied: dict[int, int] = {}
@@ -188,9 +186,6 @@ class World:
 
     def is_lost(self, digest: bytes) -> bool:
         return digest in self.lost
-
-    def is_compacted(self, digest: bytes) -> bool:
-        return digest in self.compacted
 
     def hole_of(self, partition: int) -> Hole | None:
         return self.logs[partition].hole

@@ -150,9 +150,5 @@ async def test_damage_is_repaired_or_said() -> None:
     made.lost.add(batch.digest)
     with pytest.raises(CorruptData):
         await answer(fetching.fetch(made, {"rows": [[0, 6, None]]}))
-    made.compacted.add(batch.digest)
-    with pytest.raises(IndexCompacted) as gone:
-        await answer(fetching.fetch(made, {"rows": [[0, 6, None]]}))
-    assert gone.value.first == batch.last_index + 1
     made.mend(0, batch)
     assert await answer(fetching.fetch(made, {"rows": [[0, 6, None]]})) == {0: b"1-1"}

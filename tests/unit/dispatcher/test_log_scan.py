@@ -24,6 +24,7 @@ from logboom.wire import Kind
 from partitions.log.batch import Batch
 from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
+from partitions.log.reading import DamagedBatch
 from tests.unit.dispatcher.log_scan_world import batches, begin, globals_of, mixed, settle
 from tests.unit.dispatcher.reading_world import SETTINGS, Client, World
 
@@ -373,7 +374,7 @@ async def test_what_nobody_has_though_the_state_has_what_it_did_is_not_void(*, c
         scan._look_again()
     await settle(world)
     assert globals_of(client) == ([1, 2, 3] if comes else [1])
-    assert [type(end) for end in client.ends] == ([type(None)] if comes else [CorruptData])
+    assert [type(end) for end in client.ends] == ([type(None)] if comes else [DamagedBatch])
     assert not any("voids" in header for header in client.of(Kind.BATCHES) + client.of(Kind.END))
 
 

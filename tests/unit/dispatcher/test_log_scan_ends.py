@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from logboom.errors import CorruptData, IndexCompacted, Unavailable
+from logboom.errors import CorruptData, Unavailable
 from logboom.types import Level
 from tests.unit.dispatcher.log_scan_world import begin, globals_of, settle
 from tests.unit.dispatcher.reading_world import ORDERED, Client, World
@@ -162,31 +160,6 @@ async def test_what_a_state_lacks_that_the_log_has_ends_only_who_waits_for_the_s
         ends.append((globals_of(client), [type(end) for end in client.ends]))
         scan.close()
     assert ends == [([1, 2], []), ([1], [CorruptData])]
-
-
-@pytest.mark.parametrize("at_ms", [0, 3500, 4000])
-async def test_what_the_others_have_removed_and_cannot_be_read_here_is_removed(at_ms: int) -> None:
-    """Found by the simulator, with a tail: nobody got by it, until this node compacted its log as well."""
-    world, client = World(2), Client()
-    for number in range(1, 7):
-        world.append(number % 2, [b"%d" % number], at_ms=1000 * number)
-        world.sync(number % 2)
-    digest = world.damage(0, 1).digest
-    world.lost = world.compacted = {digest}
-    begin(world, client, start_time_ms=at_ms)
-    async with asyncio.timeout(10):
-        while not client.ends:
-            await settle(world)
-    (end,) = client.ends
-    assert isinstance(end, IndexCompacted)
-    assert end.first == 5
-    assert globals_of(client) == ([] if at_ms else [1, 2, 3])
-    again = Client()
-    begin(world, again, start_global=5)
-    await settle(world)
-    assert globals_of(again) == [5, 6]
-    assert again.ends == [None]
-    assert world.read_budget.nbytes == 0
 
 
 @pytest.mark.parametrize("level", [Level.DURABLE, Level.APPLIED])

@@ -269,6 +269,27 @@ def test_what_has_turned_up_and_waits_to_be_written_is_not_denied(*, applied: bo
     assert payloads.lack(absent) is (Lack.APPLIED if applied else Lack.ABSENT)
 
 
+@pytest.mark.parametrize(("applied", "unneeded"), [(True, True), (True, False), (False, True), (None, True)])
+def test_a_log_begins_behind_what_its_state_has_and_no_start_looks_for(applied: bool | None, *, unneeded: bool) -> None:
+    _, log, batches = with_hole()
+    gone = batches[GONE_BATCH]
+    log.excuse(gone.last_index)
+    route = Route(NOT_YET, Term(1), gone.last_index, gone.digest)
+    asked = list[tuple[PartitionId, int]]()
+
+    def needs_not(partition_id: PartitionId, last_index: int) -> bool:
+        asked.append((partition_id, last_index))
+        return unneeded
+
+    payloads = PartitionPayloads({NOT_YET: log}, lambda _: None, applied=lambda *_: applied, unneeded=needs_not)
+    payloads.begin_behind(route)
+    payloads.begin_behind(route._replace(partition_id=GONE))
+    assert asked == ([(NOT_YET, gone.last_index)] if applied else [])
+    first = gone.last_index + 1 if applied and unneeded else 1
+    assert log.first_available_index == first
+    assert (payloads.lack(route) is Lack.COMPACTED) == (first > 1)
+
+
 def test_what_nobody_had_of_any_partition_is_named_as_the_log_knows_it() -> None:
     logs: Any = {
         GONE: SimpleNamespace(lost=list),

@@ -37,7 +37,6 @@ class Backend:
         self.recovered = self.has_log = lambda _: True
         self.applied = 0
         self.voids: set[bytes] = set()
-        self.is_compacted = lambda _: False
 
     def log(self, _: int) -> PartitionLog:
         return self._log
@@ -301,34 +300,6 @@ class TestDamage:
             assert isinstance(end, CorruptData)
             assert reader.indexes == list(range(1, batches[4].last_index + 1))
             assert (end.first_index, end.last_index) == (batches[4].last_index + 1, batches[5].last_index)
-
-        asyncio.run(play())
-
-    @pytest.mark.parametrize("number", [0, 5])
-    @pytest.mark.parametrize("conceded", [False, True])
-    def test_where_the_others_have_removed_it_so_has_this_node(self, number: int, *, conceded: bool) -> None:
-        """Found by the simulator: it ended as damage, for whoever came, until this node compacted its log as well."""
-
-        async def play() -> None:
-            backend, log, batches, found = self.start(number)
-            backend.is_lost = backend.is_compacted = lambda digest: digest == batches[number].digest  # type: ignore[attr-defined]
-            reader = Reader(backend, start=1)
-            await self.until(backend, lambda: bool(found))
-            if conceded:
-                assert log.concede(batches[number].last_index, batches[number].digest)
-            await self.until(backend, lambda: bool(reader.end))
-            (end,) = reader.end
-            assert isinstance(end, IndexCompacted)
-            assert end.first == batches[number].last_index + 1
-            assert reader.indexes == list(range(1, batches[number].header.first_index))
-            behind = Reader(backend, start=end.first)
-            anywhere = Reader(backend, start=0)
-            await self.until(backend, lambda: bool(behind.end and anywhere.end))
-            assert behind.indexes == list(range(end.first, batches[-1].last_index + 1))
-            assert anywhere.indexes == (behind.indexes if number == 0 else reader.indexes)
-            assert [type(each) for each in (*behind.end, *anywhere.end)] == (
-                [type(None), type(None) if number == 0 else IndexCompacted]
-            )
 
         asyncio.run(play())
 

@@ -33,6 +33,10 @@ class Payloads:
         self.why = Lack.ABSENT
         self.covered = False
         self.destroyed = False
+        self.needless = False
+        """What others have removed is removed here, too, when it is said."""
+        self.begun: list[int] = []
+        """Behind what it was to begin."""
         self.unreadable: dict[int, Exception] = {}
         self.below: list[Route] = []
         """Of before the journal's base, that nobody had."""
@@ -73,6 +77,11 @@ class Payloads:
 
     def ended(self, each: Route) -> bool:
         return self.destroyed
+
+    def begin_behind(self, each: Route) -> None:
+        self.begun.append(each.last_index)
+        if self.needless:
+            self.why = Lack.COMPACTED
 
     def seal(self, digest: bytes, *, on: bool) -> None:
         (self.sealed.add if on else self.sealed.discard)(digest)

@@ -21,5 +21,8 @@ class NoHoles:
     def ended(self, route: Route) -> bool:
         return False
 
+    def begin_behind(self, route: Route) -> None:
+        pass
+
     def seal(self, digest: bytes, *, on: bool) -> None:
         pass

@@ -75,6 +75,53 @@ def test_nobody_is_asked_again_and_what_was_said_stays_so() -> None:
     assert world.repair.verdict(route(5).digest) is None, "it is not remembered for ever"
 
 
+def settled(*, lack: Lack = Lack.ABSENT) -> World:
+    """Somebody has removed it, and nobody has it."""
+    world = World()
+    world.payloads.why = lack
+    world.misses(5, committed=True)
+    world.say(A, Lack.COMPACTED)
+    world.say(B, Lack.ABSENT)
+    assert world.repair.work()
+    return world
+
+
+def test_the_log_is_to_begin_behind_it_as_soon_as_nobody_here_needs_it() -> None:
+    """A tail of a state's log ended as damage, at this node for good: the others begin behind it long since."""
+    world = settled()
+    assert world.payloads.begun == [5]
+    assert world.repair.lost() == [(route(5), Lack.COMPACTED)]
+    world.payloads.needless = True
+    assert world.repair.lost() == []
+    assert world.payloads.begun == [5, 5, 5]
+    assert (world.repair.hopeless, world.repair.verdict(route(5).digest)) == ({}, None)
+
+
+def test_what_stands_in_a_set_alone_is_nothing_to_begin_behind() -> None:
+    """It may turn up: a hole is asked for until it does, or is void."""
+    world = conceded(5)
+    world.say(A, Lack.COMPACTED)
+    asked_next(world)
+    assert world.repair.lost() == [(route(5), Lack.COMPACTED)]
+    assert world.payloads.begun == []
+
+
+def test_what_turns_up_after_all_is_not_lost() -> None:
+    world = settled()
+    world.payloads.held.add(5)
+    assert world.repair.lost() == []
+
+
+def test_others_are_asked_anew_once_there_are_other_members() -> None:
+    """Whoever had removed it may be gone, and nobody else have a set: then it is a hole, for an operator to declare."""
+    world = settled()
+    world.repair.set_peers([B])
+    assert world.repair.blocked
+    assert world.repair.work()
+    assert list(world.repair.holes) == [route(5).digest]
+    assert asked_next(world) == {5: True}
+
+
 def test_sets_count_for_what_is_committed_and_lacking_in_the_state() -> None:
     assert asked_next(conceded(5, committed=False)) == {5: False}, "no proof that it may lead would ever come of it"
     world = conceded(4, 5)

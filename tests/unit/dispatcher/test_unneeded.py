@@ -1,0 +1,53 @@
+"""What of a partition's log its node needs no more: its state has it, and a start begins behind it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.pipeline.presence import Presence
+from logboom.types import PartitionId, PartitionLogIndex, Term
+from raftlog.entries.entry import Route
+from raftlog.entries.parent_state import ParentState
+from raftlog.journal.journal_base import BEGINNING, Base
+
+P, EMPTY = PartitionId(0), PartitionId(1)
+
+
+def base_after(*ends: int) -> Base:
+    """A journal that begins behind batches of P that end there."""
+    parent = ParentState()
+    for at, end in enumerate(ends, 2):
+        parent.apply(at, [Route(P, Term(1), PartitionLogIndex(end), end.to_bytes(16, "big"))])
+    return Base(len(ends) + 1, 1, parent.encode())
+
+
+def node(base: Base, state_machine: str = "kv") -> Any:
+    kind = SimpleNamespace(state_machine=state_machine)
+    return SimpleNamespace(
+        partitioning=SimpleNamespace(kind=lambda _: kind),
+        raft=SimpleNamespace(journal=SimpleNamespace(base=base)),
+        _at_base=Presence._at_base,
+    )
+
+
+@pytest.mark.parametrize(("index", "needs"), [(1, False), (8, False), (9, True)])
+def test_what_lies_below_the_journals_base(index: int, needs: bool) -> None:
+    assert Presence._unneeded(node(base_after(5, 8)), P, index) is not needs
+    assert not Presence._unneeded(node(base_after(5, 8)), EMPTY, index)
+
+
+def test_of_a_log_partition_nothing() -> None:
+    """Its records are kept nowhere else."""
+    assert not Presence._unneeded(node(base_after(5, 8), "log"), P, 5)
+
+
+def test_a_base_that_moves_is_looked_at_anew() -> None:
+    made = node(BEGINNING.base)
+    assert not Presence._unneeded(made, P, 5)
+    made.raft.journal.base = base_after(5, 8)
+    assert Presence._unneeded(made, P, 8)
+    made.raft.journal.base = base_after(5, 8, 20)
+    assert Presence._unneeded(made, P, 20)
