@@ -36,6 +36,7 @@ class PartitionPayloads:
         untouched: Callable[[PartitionId], bool] = lambda _: False,
         covered: Callable[[PartitionId, int], bool] = lambda _partition, _index: False,
         unneeded: Callable[[PartitionId, int], bool] = lambda _partition, _index: False,
+        now: Callable[[], float] = lambda: 0.0,
         fatal: Callable[[OSError], None] = _raise,
     ) -> None:
         """``gone``: the partition was destroyed; without a log, too, nothing of it is needed any more.
@@ -50,6 +51,7 @@ class PartitionPayloads:
         self._fatal = fatal
         self._covered = covered
         self._unneeded = unneeded
+        self._now = now
         self._applied = applied
         self._untouched = untouched
         self._sealed: set[bytes] = set()
@@ -114,7 +116,7 @@ class PartitionPayloads:
         store = self._logs.get(route.partition_id)
         is_applied = store is not None and self.lack(route) is Lack.APPLIED
         if store is not None and is_applied and self._unneeded(route.partition_id, route.last_index):
-            store.begin_behind(route.last_index, route.digest)
+            store.begin_behind(route.last_index, route.digest, now=self._now())
 
     def seal(self, digest: bytes, *, on: bool) -> None:
         """See Payloads."""

@@ -108,6 +108,7 @@ class Pipeline(Presence):
             untouched=rooms.untouched,
             covered=self._covered,
             unneeded=self._unneeded,
+            now=clock.monotonic,
             fatal=lambda error: self.raft.fatal(error),  # noqa: PLW0108 - there is none yet
         )
         self.lagging = Lagging(self)

@@ -237,6 +237,7 @@ class Committed:
         if position >= self._columns.start:
             self._columns = self._columns.part(position + 1, self._columns.end)
             self._lost = {key: each for key, each in self._lost.items() if each > position}
+            self.moved += 1  # of where the log begins its places do not tell yet
 
     def _behind(self, segments: Iterable[int]) -> int:
         """Position behind the last batch that is in these."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from logboom.errors import IndexCompacted
 from logboom.types import GlobalLogIndex, PartitionLogIndex
 from partitions.log.batch import Batch
+from partitions.log.compaction import Leases
 from partitions.log.files import Shelf
 from partitions.log.holes import CONCEDED_MAX, NEVER, Hole
 from partitions.log.log_reading import LogReading
@@ -23,6 +24,8 @@ from ports.disk import Disk
 
 class LogHoles(LogReading):
     """A part of ``PartitionLog``."""
+
+    _leases: Leases
 
     def __init__(
         self,
@@ -69,13 +72,17 @@ class LogHoles(LogReading):
             self._conceded.add((last_index, digest))
         return True
 
-    def begin_behind(self, last_index: int, digest: bytes) -> None:
+    def begin_behind(self, last_index: int, digest: bytes, *, now: float) -> None:
         """This committed batch will not be read again: it is removed, with all in front of it. Files stay for now.
 
-        After a start they are here again: the caller is past them for good, and the next base lies behind them.
+        After a start without new places it is here again: the caller is past it for good, and the next base lies behind
+        it. Not while somebody reads what is in front of it, and goes on.
         """
         position = self._committed.position(last_index, digest)
-        if position is not None and last_index <= self.durable_index:
+        if position is None or last_index > self.durable_index:
+            return
+        first = self._committed.first_index(position)
+        if self._leases.lowest(first, now=now) == first:
             self._committed.begin_behind(position)
             self._conceded.discard((last_index, digest))
 

@@ -52,8 +52,6 @@ class Answers:
 
     def __init__(self) -> None:
         self._said: dict[bytes, dict[NodeId, Said]] = {}
-        self._compacted = set[bytes]()
-        """What nobody is asked for any more: that stays so, whatever becomes of links and terms."""
 
     def say(self, peer: NodeId, route: Route, lack: Lack, *, term: int = 0, asked: int = 0) -> bool:
         """Its newest answer counts; True: it is its first."""
@@ -62,23 +60,9 @@ class Answers:
         said[peer] = Said(lack, term, asked)
         return first
 
-    def settle(self, digest: bytes) -> None:
-        """The verdict was COMPACTED, and nobody is asked again."""
-        self._compacted.add(digest)
-
-    def settled(self, digest: bytes) -> bool:
-        """See ``settle``."""
-        return digest in self._compacted
-
-    def unsettle(self) -> set[bytes]:
-        """Others are asked from now on: nothing is settled. Gives what was."""
-        settled, self._compacted = self._compacted, set()
-        return settled
-
     def forget(self, digest: bytes) -> None:
         """The batch is here, or nobody needs it."""
         self._said.pop(digest, None)
-        self._compacted.discard(digest)
 
     def forget_peer(self, peer: NodeId) -> None:
         """Its link broke: what it has by now, it has to say anew."""
@@ -86,7 +70,7 @@ class Answers:
             said.pop(peer, None)
 
     def clear(self) -> None:
-        """Everybody has to say anew what is not settled."""
+        """Everybody has to say everything anew."""
         self._said.clear()
 
     def said(self, digest: bytes, *, term: int = 0, asked: int = 0) -> Mapping[NodeId, Lack]:
@@ -99,8 +83,6 @@ class Answers:
 
         Else APPLIED, DAMAGED or ABSENT: nobody has it, and no snapshot is known to stand for it.
         """
-        if digest in self._compacted:
-            return Lack.COMPACTED
         said = self.said(digest, term=term, asked=asked)
         if not peers or any(peer not in said for peer in peers):
             return None

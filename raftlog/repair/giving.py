@@ -20,7 +20,7 @@ from raftlog.links.payloads import REMOVED, DamagedPayload, Payloads
 from raftlog.repair.seals import Seals
 
 if TYPE_CHECKING:
-    from raftlog.repair.repair import Standing
+    from raftlog.repair.standing import Standing
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,9 @@ from raftlog.entries.entry import Route, unpack_routes
 from raftlog.events import RaftEvents
 from raftlog.journal.journal import Journal
 from raftlog.links.payloads import DamagedPayload, Payloads
-from raftlog.repair.repair import Repair, Standing, Wanted
+from raftlog.repair.repair import Repair
+from raftlog.repair.standing import Standing
+from raftlog.repair.wanted import Wanted
 
 
 class Mending:

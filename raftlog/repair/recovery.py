@@ -18,7 +18,7 @@ from raftlog.entries.voids import voided_in
 from raftlog.journal.journal import Journal
 from raftlog.journal.outbox import GroupSync
 from raftlog.links.payloads import Payloads
-from raftlog.repair.repair import Wanted
+from raftlog.repair.wanted import Wanted
 
 log = structlog.get_logger(__name__)
 

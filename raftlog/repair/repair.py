@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Container, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -28,6 +28,8 @@ from raftlog.repair.giving import Giving
 from raftlog.repair.question import Question
 from raftlog.repair.room import Room
 from raftlog.repair.seals import Seals
+from raftlog.repair.standing import Standing
+from raftlog.repair.wanted import Settled, Wanted
 
 log = structlog.get_logger(__name__)
 
@@ -36,21 +38,6 @@ ASK_AGAIN_S: Final = 0.5
 NOTHING_MISSING: Final = 1 << 62
 TOLD_MAX: Final = 1 << 16
 """Words of the leader that are remembered: who is told more asks again."""
-
-
-class Wanted(NamedTuple):
-    """A batch that is missing, and the journal entry that names it; None: a committed one, which stays."""
-
-    route: Route
-    raft_index: int | None
-
-
-class Standing(NamedTuple):
-    """What the engine knows of itself."""
-
-    term: int = 0
-    leader: NodeId | None = None
-    leads: bool = False
 
 
 class Repair:
@@ -103,6 +90,7 @@ class Repair:
         """Of what is missing: what the log goes on without."""
         self.hopeless: dict[bytes, Wanted] = {}
         """Those that no other node gives, by digest."""
+        self._settled = Settled(payloads)
         self.news = False
         """Something that was missing is here, or was conceded, since somebody has looked."""
         self.set_peers(peers)
@@ -117,10 +105,19 @@ class Repair:
         self._everybody = tuple(peers)
         self._in_turn = itertools.cycle(peers), itertools.cycle(peers)
         """By ``_others``: questions of both kinds alternate, and in one cycle each of two peers got one kind alone."""
-        self._missing += [self.hopeless[digest] for digest in sorted(self._answers.unsettle())]
+        if peers or alone:  # else it is removed, and asks nobody
+            for wanted in self._settled.lapsed([peer for peer in peers if peer not in optional]):
+                self._ask_anew(wanted)
+
+    def _ask_anew(self, wanted: Wanted) -> None:
+        self._missing = [*(each for each in self._missing if each.route.digest != wanted.route.digest), wanted]
+        if self._payloads.lack(wanted.route) is Lack.APPLIED:
+            self._concede(wanted)  # nothing waits for it
 
     def verdict(self, digest: bytes) -> Lack | None:
         """What all other nodes have said of a batch that is missing here; None: not all of them have."""
+        if digest in self._settled:
+            return Lack.COMPACTED
         needed = self._everybody
         if self._optional:
             needed = tuple(p for p in needed if p not in self._optional or self._links.connected(p))
@@ -128,10 +125,10 @@ class Repair:
 
     def lost(self) -> list[tuple[Route, Lack | None]]:
         """Of the hopeless those that are still missing, and what the others say."""
+        self._settled.begin_behind()
         for digest, wanted in list(self.hopeless.items()):
-            if self._answers.settled(digest):
-                self._payloads.begin_behind(wanted.route)  # it may need it no more by now
-            if self._is_removed(wanted) or self._payloads.holds(wanted.route):
+            if self._is_removed(wanted) or (digest in self._settled and self._payloads.holds(wanted.route)):
+                self._settled.forget(digest)
                 self._answers.forget(digest)
                 del self.hopeless[digest]
         return [(wanted.route, self.verdict(digest)) for digest, wanted in self.hopeless.items()]
@@ -309,13 +306,14 @@ class Repair:
         if verdict in NOBODY_HAS or self._payloads.lack(wanted.route) is Lack.APPLIED:
             self._concede(wanted)  # or this node needs it no more
         # What the log goes on without is asked for until a state is made of such a snapshot: that may be lost, too.
-        over = verdict is Lack.COMPACTED and wanted.raft_index is None and not stays
-        if over:
-            self._answers.settle(digest)
-            self._payloads.begin_behind(wanted.route)
-        return over
+        if verdict is not Lack.COMPACTED or wanted.raft_index is not None or stays:
+            return False
+        said = self._answers.said(digest)
+        self._settled.add(wanted, [peer for peer, lack in said.items() if lack is Lack.COMPACTED])
+        return True
 
     def _over(self, digest: bytes) -> None:
+        self._settled.forget(digest)
         self._answers.forget(digest)
         for table in (self.hopeless, self.holes, self._told):
             table.pop(digest, None)

@@ -18,7 +18,7 @@ from partitions.log.segment import SEGMENT_HEADER_BYTES
 from raftlog.entries.entry import Route, pack_routes
 from raftlog.journal.journal import Journal
 from raftlog.journal.outbox import GroupLimits, GroupSync
-from raftlog.repair.repair import Wanted
+from raftlog.repair.wanted import Wanted
 from tests.storage.node_world import Queue, Recovery
 
 P = PartitionId(3)

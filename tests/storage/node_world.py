@@ -20,7 +20,7 @@ from raftlog.core import RaftLog
 from raftlog.entries.entry import KIND_NOOP, Route, pack_routes, unpack_routes
 from raftlog.journal.journal import Entry, Journal
 from raftlog.journal.outbox import GroupLimits, GroupSync
-from raftlog.repair.repair import Wanted
+from raftlog.repair.wanted import Wanted
 from tests.storage.partition_world import build, check_held, open_log, raw
 from tests.storage.world import World
 

@@ -14,7 +14,8 @@ from chaos.sim.disk import Image, SimDisk
 from logboom.errors import CorruptData
 from logboom.types import NodeId
 from logboom.wire import Frame, Kind
-from raftlog.repair.repair import Repair, Wanted
+from raftlog.repair.repair import Repair
+from raftlog.repair.wanted import Wanted
 from tests.storage.flips import Recovered, Store, recovered, stored
 from tests.storage.partition_world import raw
 

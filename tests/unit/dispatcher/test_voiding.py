@@ -22,8 +22,9 @@ from raftlog.entries.lifecycle import Change
 from raftlog.entries.parent_state import ParentState
 from raftlog.entries.voids import Void, Voids
 from raftlog.links.lacks import Lack
-from raftlog.repair.repair import ASK_AGAIN_S, Standing
+from raftlog.repair.repair import ASK_AGAIN_S
 from raftlog.repair.seals import Seals
+from raftlog.repair.standing import Standing
 from tests.unit.dispatcher import reading_world
 from tests.unit.partitions.batches import chain
 from tests.unit.partitions.holes_world import GONE, commit, with_hole

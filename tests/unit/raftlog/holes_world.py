@@ -13,7 +13,9 @@ from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE, Route, pack_routes
 from raftlog.journal.journal import Journal
 from raftlog.links.lacks import Lack, pack
-from raftlog.repair.repair import Repair, Standing, Wanted
+from raftlog.repair.repair import Repair
+from raftlog.repair.standing import Standing
+from raftlog.repair.wanted import Wanted
 from tests.unit.raftlog.world import MemoryDisk
 
 A, B = NodeId("a"), NodeId("b")

@@ -13,7 +13,8 @@ from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE, Route
 from raftlog.links.lacks import Lack, pack, unpack
 from raftlog.repair.giving import AHEAD_BYTES, GIVES_S
-from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH, Wanted
+from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH
+from raftlog.repair.wanted import Wanted
 from tests.unit.raftlog.holes_world import A, B, World, asked_for, route
 
 MANY = [*range(100, 100 + ROUTES_PER_FETCH)]

@@ -17,7 +17,9 @@ from raftlog.entries.voids import Void
 from raftlog.links.lacks import Lack, pack, unpack
 from raftlog.repair.mending import Mending
 from raftlog.repair.recovery import recover
-from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH, Standing, Wanted
+from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH
+from raftlog.repair.standing import Standing
+from raftlog.repair.wanted import Wanted
 from tests.unit.raftlog.holes_world import A, B, World, asked_for, asked_for_routes, route
 
 

@@ -9,7 +9,9 @@ from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE
 from raftlog.links.lacks import Lack, unpack
-from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH, Standing
+from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH
+from raftlog.repair.standing import Standing
+from raftlog.repair.wanted import Wanted
 from tests.unit.raftlog.holes_world import A, B, World, asked_for, route
 
 
@@ -115,11 +117,37 @@ def test_what_turns_up_after_all_is_not_lost() -> None:
 def test_others_are_asked_anew_once_there_are_other_members() -> None:
     """Whoever had removed it may be gone, and nobody else have a set: then it is a hole, for an operator to declare."""
     world = settled()
+    for optional in ((), (B,)):
+        world.repair.set_peers([A, B], optional=optional)
+        assert not world.repair.active, "whoever has removed it is a member"
+    world.repair.set_peers([])
+    assert not world.repair.active, "this node is none itself"
     world.repair.set_peers([B])
     assert world.repair.blocked
     assert world.repair.work()
     assert list(world.repair.holes) == [route(5).digest]
     assert asked_next(world) == {5: True}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_nothing_waits_for_that_where_the_state_has_it(*, alone: bool) -> None:
+    """A guest may go at any time: it is not one who has removed it."""
+    world = settled(lack=Lack.APPLIED)
+    world.repair.set_peers([A] if alone else [A, B], optional=[A], alone=alone)
+    assert world.repair.active
+    assert not world.repair.blocked
+    assert list(world.repair.holes) == [route(5).digest]
+
+
+def test_what_is_damaged_again_is_still_settled() -> None:
+    world = settled()
+    world.repair.peer_down(A)
+    for _ in range(2):
+        world.repair.damaged(Wanted(route(5), None))
+        assert world.repair.work()
+    assert not world.repair.active
+    world.repair.set_peers([A])
+    assert not world.repair.active
 
 
 def test_sets_count_for_what_is_committed_and_lacking_in_the_state() -> None:

@@ -64,17 +64,6 @@ def test_whose_link_broke_has_said_nothing() -> None:
     assert answers.verdict(ROUTE.digest, [A]) is None
 
 
-def test_what_is_settled_is_so_whatever_becomes_of_links_and_terms() -> None:
-    answers = Answers()
-    answers.say(A, ROUTE, Lack.COMPACTED)
-    answers.settle(ROUTE.digest)
-    answers.forget_peer(A)
-    answers.clear()
-    assert answers.verdict(ROUTE.digest, [A, B]) is Lack.COMPACTED
-    answers.forget(ROUTE.digest)
-    assert answers.verdict(ROUTE.digest, [A, B]) is None
-
-
 def test_an_answer_of_an_older_term_or_to_an_older_question_is_none() -> None:
     answers = Answers()
     answers.say(A, ROUTE, Lack.ABSENT, term=4, asked=7)

@@ -17,7 +17,8 @@ from raftlog.journal.journal import Journal
 from raftlog.links import gate
 from raftlog.links.lacks import Lack
 from raftlog.repair.mending import Mending
-from raftlog.repair.repair import Repair, Wanted
+from raftlog.repair.repair import Repair
+from raftlog.repair.wanted import Wanted
 from tests.unit.raftlog.voter_world import THEIRS, Voter, append_entries, journal_of, route
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE
-from raftlog.repair.repair import Standing
+from raftlog.repair.standing import Standing
 from tests.unit.raftlog.holes_world import A, B, World, route
 
 
