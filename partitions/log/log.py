@@ -362,7 +362,7 @@ class PartitionLog(LogFetching):
 
     @property
     def moved(self) -> int:
-        """Places that were saved while this was less are not those of today: batches were mended, or declared void."""
+        """Places that were saved while this was less are not those of today: of what is mended, void or gone."""
         return self._committed.moved
 
     def lease(self, index: int, *, by: Taken) -> Lease:

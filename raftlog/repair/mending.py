@@ -50,6 +50,7 @@ class Mending:
             self.repair.follow_term()
         if self.repair.active:
             self.repair.work()
+        if self.repair.active or self.repair.news:
             self._follow()
 
     def _follow(self) -> None:

@@ -105,31 +105,30 @@ class Repair:
         self._everybody = tuple(peers)
         self._in_turn = itertools.cycle(peers), itertools.cycle(peers)
         """By ``_others``: questions of both kinds alternate, and in one cycle each of two peers got one kind alone."""
-        if peers or alone:  # else it is removed, and asks nobody
-            for wanted in self._settled.lapsed([peer for peer in peers if peer not in optional]):
-                self._ask_anew(wanted)
+        for wanted in self._settled.lapsed({*peers} - {*optional}) if peers or alone else ():
+            self._ask_anew(wanted)
 
     def _ask_anew(self, wanted: Wanted) -> None:
+        """Nobody had it: the log goes on without meanwhile."""
         self._missing = [*(each for each in self._missing if each.route.digest != wanted.route.digest), wanted]
-        if self._payloads.lack(wanted.route) is Lack.APPLIED:
-            self._concede(wanted)  # nothing waits for it
+        self._answers.forget(wanted.route.digest)
+        self._concede(wanted)
 
     def verdict(self, digest: bytes) -> Lack | None:
         """What all other nodes have said of a batch that is missing here; None: not all of them have."""
         if digest in self._settled:
             return Lack.COMPACTED
-        needed = self._everybody
-        if self._optional:
-            needed = tuple(p for p in needed if p not in self._optional or self._links.connected(p))
+        needed = tuple(p for p in self._everybody if p not in self._optional or self._links.connected(p))
         return Lack.ABSENT if self._alone and not needed else self._answers.verdict(digest, needed)
 
     def lost(self) -> list[tuple[Route, Lack | None]]:
         """Of the hopeless those that are still missing, and what the others say."""
         self._settled.begin_behind()
         for digest, wanted in list(self.hopeless.items()):
-            if self._is_removed(wanted) or (digest in self._settled and self._payloads.holds(wanted.route)):
-                self._settled.forget(digest)
-                self._answers.forget(digest)
+            if digest in self._settled and self._payloads.holds(wanted.route):
+                self._over(digest)
+            elif self._is_removed(wanted):
+                self._forget(digest)
                 del self.hopeless[digest]
         return [(wanted.route, self.verdict(digest)) for digest, wanted in self.hopeless.items()]
 
@@ -308,16 +307,18 @@ class Repair:
         # What the log goes on without is asked for until a state is made of such a snapshot: that may be lost, too.
         if verdict is not Lack.COMPACTED or wanted.raft_index is not None or stays:
             return False
-        said = self._answers.said(digest)
-        self._settled.add(wanted, [peer for peer, lack in said.items() if lack is Lack.COMPACTED])
+        self._settled.add(wanted, self._answers.said(digest))
         return True
 
     def _over(self, digest: bytes) -> None:
-        self._settled.forget(digest)
-        self._answers.forget(digest)
+        self._forget(digest)
         for table in (self.hopeless, self.holes, self._told):
             table.pop(digest, None)
         self.news = True
+
+    def _forget(self, digest: bytes) -> None:
+        self._settled.forget(digest)
+        self._answers.forget(digest)
 
     def _concede(self, wanted: Wanted) -> None:
         """Once conceded it stays so, whatever becomes of links and terms: it was true, and nobody makes it anew."""
@@ -339,9 +340,8 @@ class Repair:
             return False
         if wanted.raft_index > self._journal.last_index:
             return True
-        return not any(
-            each.digest == wanted.route.digest for each in unpack_routes(self._journal.entry(wanted.raft_index)[0])
-        )
+        routes = unpack_routes(self._journal.entry(wanted.raft_index)[0])
+        return all(each.digest != wanted.route.digest for each in routes)
 
     def peer_down(self, peer: NodeId) -> None:
         """Do not wait for its answer; what it has by now, it has to say anew."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from logboom.types import NodeId
 from raftlog.entries.entry import Route
+from raftlog.links.lacks import Lack
 from raftlog.links.payloads import Payloads
 
 
@@ -20,7 +21,8 @@ class Wanted(NamedTuple):
 class Settled:
     """What some have removed, as a snapshot stands for it, and nobody has: nobody is asked for it again.
 
-    That stays so, whatever becomes of links and terms, as long as one of those who have removed it is a member.
+    That stays so, whatever becomes of links and terms, as long as one of those who have removed it is a member, or this
+    node's state has what it did.
     """
 
     def __init__(self, payloads: Payloads) -> None:
@@ -30,9 +32,10 @@ class Settled:
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._rows
 
-    def add(self, wanted: Wanted, removed_by: Collection[NodeId]) -> None:
-        """Nobody is asked for it from now on."""
-        self._rows.setdefault(wanted.route.digest, (wanted, frozenset(removed_by)))
+    def add(self, wanted: Wanted, said: Mapping[NodeId, Lack]) -> None:
+        """Nobody is asked for it from now on. ``said``: by whom that is so."""
+        removed_by = frozenset(peer for peer, lack in said.items() if lack is Lack.COMPACTED)
+        self._rows.setdefault(wanted.route.digest, (wanted, removed_by))
         self._payloads.begin_behind(wanted.route)
 
     def forget(self, digest: bytes) -> None:
@@ -45,8 +48,8 @@ class Settled:
             self._payloads.begin_behind(wanted.route)
 
     def lapsed(self, members: Collection[NodeId]) -> Iterator[Wanted]:
-        """Those that nobody of these has removed, who may have a set: settled no more."""
+        """Those that none of these has removed, and that are needed here: who has a set? Settled no more."""
         for digest, (wanted, removed_by) in list(self._rows.items()):
-            if removed_by.isdisjoint(members):
+            if removed_by.isdisjoint(members) and self._payloads.lack(wanted.route) is not Lack.APPLIED:
                 del self._rows[digest]
                 yield wanted

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from logboom.errors import ProtocolError
@@ -9,6 +12,7 @@ from logboom.types import NodeId
 from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE
 from raftlog.links.lacks import Lack, unpack
+from raftlog.repair.mending import Mending
 from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH
 from raftlog.repair.standing import Standing
 from raftlog.repair.wanted import Wanted
@@ -110,8 +114,21 @@ def test_what_stands_in_a_set_alone_is_nothing_to_begin_behind() -> None:
 
 def test_what_turns_up_after_all_is_not_lost() -> None:
     world = settled()
+    world.repair.news = False
     world.payloads.held.add(5)
     assert world.repair.lost() == []
+    woken = list[bool]()
+    mending = Mending(
+        engine=cast("Any", SimpleNamespace(term=4, leader=A, is_leader=False, may_lead=True)),
+        journal=world.journal,
+        payloads=cast("Any", world.payloads),
+        events=cast("Any", SimpleNamespace(repaired=lambda: woken.append(True))),
+        repair_of=lambda *_: world.repair,
+        poke=lambda: None,
+    )
+    mending.turn()
+    mending.turn()
+    assert woken == [True], "who has stopped in front of it goes on"
 
 
 def test_others_are_asked_anew_once_there_are_other_members() -> None:
@@ -123,20 +140,23 @@ def test_others_are_asked_anew_once_there_are_other_members() -> None:
     world.repair.set_peers([])
     assert not world.repair.active, "this node is none itself"
     world.repair.set_peers([B])
-    assert world.repair.blocked
-    assert world.repair.work()
+    assert not world.repair.blocked, "all have said that they do not have it"
+    assert world.repair.lost() == [(route(5), None)]
     assert list(world.repair.holes) == [route(5).digest]
     assert asked_next(world) == {5: True}
+    world.say(B, Lack.COMPACTED)
+    assert world.repair.work()
+    assert world.repair.lost() == [(route(5), Lack.COMPACTED)], "it has a set"
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_nothing_waits_for_that_where_the_state_has_it(*, alone: bool) -> None:
+@pytest.mark.parametrize("lack", [Lack.APPLIED, Lack.UNKNOWN])
+def test_nobody_is_where_the_state_has_it(lack: Lack, *, alone: bool) -> None:
     """A guest may go at any time: it is not one who has removed it."""
-    world = settled(lack=Lack.APPLIED)
+    world = settled(lack=lack)
     world.repair.set_peers([A] if alone else [A, B], optional=[A], alone=alone)
-    assert world.repair.active
+    assert world.repair.active == (lack is Lack.UNKNOWN)
     assert not world.repair.blocked
-    assert list(world.repair.holes) == [route(5).digest]
 
 
 def test_what_is_damaged_again_is_still_settled() -> None:
