@@ -254,6 +254,7 @@ class Installing:
                 self._kept(meta)
                 return
             parent = await self._offload.run(lambda: ParentState.decode(meta.parent))  # of thousands of partitions
+            self._sources.members = None if parent.members is None else parent.members.ids
             fetches: list[LogFetch] = []
             for partition in meta.partitions:
                 if partition.state_machine == "log":

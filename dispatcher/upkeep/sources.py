@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -61,6 +61,8 @@ class Sources:
         """Whoever was waited for in vain, for the set under way."""
         self._silent_at = 0.0
         """When that was, last."""
+        self.members: Collection[NodeId] | None = None
+        """Of the cluster as of the set under way; None: that does not say."""
 
     def begin(self, global_index: int, peer: NodeId) -> None:
         """The next one to be fetched, which ``peer`` has offered."""
@@ -68,6 +70,7 @@ class Sources:
             self._doubted = (global_index, frozenset())
         self._gave.clear()
         self._silent.clear()
+        self.members = None
         self.first = None if peer in self._doubted[1] else peer
 
     async def spoilt(self, global_index: GlobalLogIndex, states_bytes: int) -> None:
@@ -106,12 +109,13 @@ class Sources:
         """Of whoever has what comes next; if nobody does, of who says that it is void, or goes on the soonest.
 
         Who does not answer may be the only one that has it: all are heard before it counts as gone, but those that
-        stay silent, who are waited for once while a set is fetched, and for what is lost asked once in a while.
+        stay silent, who are waited for once while a set is fetched, and for what is lost asked once in a while. Nor is
+        somebody without a link waited for who was no member any more at the cut: he may be gone for good.
         """
         found, began = await self._ask(Kind.LOG_FETCH, ask), asyncio.get_running_loop().time()
         if batches_in(found) or "void" in found.header:
             return found
-        unheard = [peer for peer in self._peers() if peer != self.first]
+        unheard = [peer for peer in self._peers() if peer != self.first and self._is_there(peer)]
         if "lost" in found.header and began < self._silent_at + SILENT_AGAIN_S:
             unheard = [peer for peer in unheard if peer not in self._silent]
         for _ in range(ROUNDS_MAX):
@@ -140,6 +144,9 @@ class Sources:
             self._silent_at = asyncio.get_running_loop().time()
             log.warning("log_not_asked_of", partition=ask["partition"], after=ask["after"], nodes=sorted(unheard))
         return found
+
+    def _is_there(self, peer: NodeId) -> bool:
+        return self.members is None or peer in self.members or self._links.connected(peer)
 
     async def piece(self, global_index: GlobalLogIndex, name: str, offset: int) -> Frame:
         """Of a file of the set, from ``offset`` on."""

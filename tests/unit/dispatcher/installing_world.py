@@ -19,6 +19,7 @@ from logboom.wire import Frame, FrameDecoder, Kind, encode
 from partitions.log.batch import parse_batch
 from partitions.log.log import PartitionLog
 from partitions.log.opening import LogBase
+from raftlog.entries.configuration import Configuration, Role, Seat
 from raftlog.entries.parent_state import ParentState, Tail
 from snapshots.meta import SetMeta
 from snapshots.states import StatesWriter
@@ -69,7 +70,7 @@ class Wire:
             asyncio.get_running_loop().call_soon(self._deliver, name, peer, frame)
             return True
 
-        return SimpleNamespace(send=send, ups=Counter())
+        return SimpleNamespace(send=send, ups=Counter(), connected=lambda peer: not {peer, name} & self.down)
 
     def _deliver(self, name: str, peer: str, frame: Frame) -> None:
         if peer not in self.down and peer in self.nodes:
@@ -93,8 +94,11 @@ class Source:
         raft_index: int = 77,
         lost: Sequence[int] = (),
         excused: bool = True,
+        members: Sequence[str] = (),
     ) -> None:
         """``digest``: what the set says that the log ends with, should it lie. ``raft_index``: of its cut.
+
+        ``members``: those that it names; none: it does not say.
 
         ``lost``: batches that it, and perhaps nobody, has; ``excused``: its state has what they did.
         """
@@ -112,6 +116,8 @@ class Source:
             self.log.excuse(self.batches[number].last_index)
         self.store = SnapshotStore(self.disk, Path("/s/snapshots"))
         self.big, self.digest = big, digest
+        seats = tuple(Seat(NodeId(each), f"{each}:1", f"{each}:2", Role.VOTER) for each in members)
+        self.members = Configuration(seats, term=1, index=2) if seats else None
         self.set_at(G)
         self.serving = SnapshotServing(
             store=self.store,
@@ -129,7 +135,7 @@ class Source:
         """A set."""
         tail = self.batches[-1]
         tails = {LOG: Tail(tail.last_index, self.digest or tail.digest, G)}
-        self.parent = ParentState(global_index, self.raft_index, tails)
+        self.parent = ParentState(global_index, self.raft_index, tails, members=self.members)
         writer = self.written_by(self.store.begin(global_index))
         self.store.complete(writer, self.meta_of(writer.finish()))
 
@@ -151,6 +157,13 @@ class Source:
             states_digest=written.states_digest,
             created_ms=1,
         )
+
+
+def cut_off(source: Source, *, first: int) -> None:
+    """Of the source's log the segments before this batch are gone."""
+    source.log.save_places(source.batches[-1].last_index)()
+    source.log.compact(source.batches[first].header.first_index)()
+    assert source.log.first_available_index > 1
 
 
 class Target:

@@ -18,7 +18,7 @@ from partitions.log.log import PartitionLog
 from raftlog.entries.parent_state import Tail
 from server.offline.findings import Report
 from server.offline.logs import check_log
-from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, given, history
+from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, cut_off, given, history
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import append, base_at, chain, commit, digests, flush, open_log
 
@@ -37,13 +37,6 @@ def committed(target: Target, batches: list[Batch], *, start: int) -> None:
     for batch in batches:
         assert target.log.append(batch)
     commit(target.log, batches, start=start)
-
-
-def cut_off(source: Source, *, first: int) -> None:
-    """Of the source's log the segments before this batch are gone."""
-    source.log.save_places(source.batches[-1].last_index)()
-    source.log.compact(source.batches[first].header.first_index)()
-    assert source.log.first_available_index > 1
 
 
 class TestWhatIsHere:

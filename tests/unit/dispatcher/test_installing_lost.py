@@ -16,7 +16,7 @@ from logboom.types import GlobalLogIndex, NodeId, RaftIndex
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
 from ports.timers import wait
-from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, given, history
+from tests.unit.dispatcher.installing_world import COUNT, G, Source, Target, Wire, cut_off, given, history
 from tests.unit.partitions.batches import P
 from tests.unit.partitions.compaction_world import flush
 from tests.unit.raftlog.world import VirtualLoop
@@ -58,6 +58,38 @@ def test_whoever_is_silent_is_not_waited_for_at_each_batch_that_is_lost(*, void:
     of_b = [kind for _, peer, kind, _ in wire.log if peer == "b"]
     assert len(of_b) <= (0 if void else 10)
     assert void or len(of_b) > 5, "he is asked again, but not each time"
+
+
+@pytest.mark.parametrize("member", [False, True])
+async def test_who_was_no_member_any_more_is_asked_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, *, member: bool
+) -> None:
+    """A node that came back with an empty disk waited half a minute for one that had been removed, before it voted."""
+    wire, waits = Wire(), list[float]()
+
+    async def waited(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(sources, "wait", waited)
+    source, _, asked = Source("a", wire), Source("b", wire), Target(wire).installing._sources
+    cut_off(source, first=20)
+    asked.begin(G, NodeId("a"))
+    asked.members = {NodeId(each) for each in ("at" + "b" * member)}
+    ask = {"global_index": G, "partition": P, "after": 0, "through": source.batches[-1].last_index}
+    wire.down.add("b")
+    assert not sources.batches_in(await asked.ask_for_log(ask))
+    assert bool(waits) == member
+    wire.down.clear()
+    assert sources.batches_in(await asked.ask_for_log(ask))
+
+
+@pytest.mark.parametrize("members", [("a", "t"), ()])
+async def test_the_set_says_who_they_were(members: tuple[str, ...]) -> None:
+    wire = Wire()
+    source, target = Source("a", wire, members=members), Target(wire)
+    Source("b", wire, members=members)
+    await given(source, target)
+    assert target.installing._sources.members == (members or None)
 
 
 @pytest.mark.usefixtures("_quick")
