@@ -117,7 +117,7 @@ class Source:
         self.store = SnapshotStore(self.disk, Path("/s/snapshots"))
         self.big, self.digest = big, digest
         seats = tuple(Seat(NodeId(each), f"{each}:1", f"{each}:2", Role.VOTER) for each in members)
-        self.members = Configuration(seats, term=1, index=2) if seats else None
+        self.named = Configuration(seats, term=1, index=2) if seats else None
         self.set_at(G)
         self.serving = SnapshotServing(
             store=self.store,
@@ -135,7 +135,7 @@ class Source:
         """A set."""
         tail = self.batches[-1]
         tails = {LOG: Tail(tail.last_index, self.digest or tail.digest, G)}
-        self.parent = ParentState(global_index, self.raft_index, tails, members=self.members)
+        self.parent = ParentState(global_index, self.raft_index, tails, members=self.named)
         writer = self.written_by(self.store.begin(global_index))
         self.store.complete(writer, self.meta_of(writer.finish()))
 
