@@ -45,8 +45,8 @@ class PartitionPayloads:
 
         ``applied``: its state has what is applied up to an index, saved to stay; None: nobody can say yet. ``covered``:
         a snapshot has. ``unneeded``: its log may begin behind an index, as far as its kind and a start of this node go.
-        ``fatal``: the disk must not be trusted any more; whoever brought the batch has nothing to do
-        with that.
+        ``now``: monotonic seconds. ``fatal``: the disk must not be trusted any more; whoever brought the batch has
+        nothing to do with that.
         """
         self._fatal = fatal
         self._covered = covered
@@ -113,10 +113,12 @@ class PartitionPayloads:
 
     def begin_behind(self, route: Route) -> None:
         """See Payloads."""
-        store = self._logs.get(route.partition_id)
-        is_applied = store is not None and self.lack(route) is Lack.APPLIED
-        if store is not None and is_applied and self._unneeded(route.partition_id, route.last_index):
-            store.begin_behind(route.last_index, route.digest, now=self._now())
+        partition_id, last_index = route.partition_id, route.last_index
+        store = self._logs.get(partition_id)
+        if store is None or self.lack(route) is not Lack.APPLIED or not self._unneeded(partition_id, last_index):
+            return
+        if store.begin_behind(last_index, route.digest, now=self._now()):
+            log.warning("log_begins_behind_damage", partition=partition_id, last_index=last_index)
 
     def seal(self, digest: bytes, *, on: bool) -> None:
         """See Payloads."""

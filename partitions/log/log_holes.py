@@ -72,19 +72,21 @@ class LogHoles(LogReading):
             self._conceded.add((last_index, digest))
         return True
 
-    def begin_behind(self, last_index: int, digest: bytes, *, now: float) -> None:
+    def begin_behind(self, last_index: int, digest: bytes, *, now: float) -> bool:
         """This committed batch will not be read again: it is removed, with all in front of it. Files stay for now.
 
         After a start without new places it is here again: the caller is past it for good, and the next base lies behind
-        it. Not while somebody reads what is in front of it, and goes on.
+        it. False: not now, while somebody reads what is in front of it, and goes on; or it is not here.
         """
         position = self._committed.position(last_index, digest)
         if position is None or last_index > self.durable_index:
-            return
+            return False
         first = self._committed.first_index(position)
-        if self._leases.lowest(first, now=now) == first:
-            self._committed.begin_behind(position)
-            self._conceded.discard((last_index, digest))
+        if self._leases.lowest(first, now=now) < first:
+            return False
+        self._committed.begin_behind(position)
+        self._conceded.discard((last_index, digest))
+        return True
 
     def lost(self) -> list[tuple[int, bytes]]:
         """Last index and digest of what is committed, damaged here, and not yet written again."""

@@ -81,6 +81,10 @@ async def test_who_was_no_member_any_more_is_asked_and_not_waited_for(
     assert bool(waits) == member
     wire.down.clear()
     assert sources.batches_in(await asked.ask_for_log(ask))
+    asked.begin(G, NodeId("a"))
+    wire.down.add("b")
+    await asked.ask_for_log(ask)
+    assert waits, "another set may say otherwise"
 
 
 @pytest.mark.parametrize("members", [("a", "t"), ()])

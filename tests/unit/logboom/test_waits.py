@@ -146,6 +146,8 @@ async def test_a_node_that_is_about_to_begin_with_an_empty_disk_is_asked_again()
             assert not asked.done()
             empty.lineage, empty.leader = "ab" * 16, empty.address
             await asked
+            async with asyncio.timeout(20):
+                await until(lambda: len(empty.sessions) == 1)  # it keeps no connection that it has turned away
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,7 +6,6 @@ import pytest
 
 from logboom.errors import IndexCompacted
 from partitions.log.compaction import Taken
-from partitions.log.log import PartitionLog
 from tests.unit.partitions.batches import make
 from tests.unit.partitions.compaction_world import (
     COUNT,
@@ -24,18 +23,16 @@ GONE = 17
 """Number of the batch."""
 
 
-def begun(log: PartitionLog) -> tuple[int, bytes, int]:
-    return log.beginning
-
-
 @pytest.mark.parametrize("conceded", [False, True])
 def test_it_begins_behind_it_as_if_it_had_been_compacted(*, conceded: bool) -> None:
     _, log, batches = grown()
     gone = batches[GONE]
     assert log.lose(gone.last_index, gone.digest)
     assert not conceded or log.concede(gone.last_index, gone.digest)
-    log.begin_behind(gone.last_index, gone.digest, now=0.0)
-    assert begun(log) == (gone.last_index + 1, gone.digest, 10 * (GONE + 1))
+    moved = log.moved
+    assert log.begin_behind(gone.last_index, gone.digest, now=0.0)
+    assert log.moved > moved, "its places are to be saved anew"
+    assert log.beginning == (gone.last_index + 1, gone.digest, 10 * (GONE + 1))
     assert digests(log, after=gone.last_index) == [each.digest for each in batches[GONE + 1 :]]
     for after in (0, gone.last_index - 1):
         with pytest.raises(IndexCompacted) as removed:
@@ -82,11 +79,11 @@ def test_after_a_start_it_begins_there_if_that_was_saved_else_where_it_did(*, sa
 
 def test_what_is_not_its_own_or_not_durable_yet_is_nothing_to_begin_behind() -> None:
     _, log, batches = grown()
-    log.begin_behind(batches[GONE].last_index, bytes(16), now=0.0)
+    assert not log.begin_behind(batches[GONE].last_index, bytes(16), now=0.0)
     more = make(batches[-1].last_index + 1, batches[-1].digest, [b"more"])
     assert log.append(more)
     commit(log, [more], start=COUNT)
-    log.begin_behind(more.last_index, more.digest, now=0.0)
+    assert not log.begin_behind(more.last_index, more.digest, now=0.0)
     assert log.first_available_index == 1
     log.begin_behind(batches[GONE].last_index, batches[GONE].digest, now=0.0)
     log.begin_behind(batches[3].last_index, batches[3].digest, now=0.0)
@@ -97,7 +94,7 @@ def test_who_reads_in_front_of_it_goes_on_and_who_has_come_to_it_holds_nothing_b
     _, log, batches = grown()
     gone, taken = batches[GONE], Taken(100.0)
     lease = log.lease(gone.header.first_index - 1, by=taken)
-    log.begin_behind(gone.last_index, gone.digest, now=100.5)
+    assert not log.begin_behind(gone.last_index, gone.digest, now=100.5)
     assert log.first_available_index == 1
     lease.move(gone.header.first_index, now=100.5)
     log.begin_behind(gone.last_index, gone.digest, now=100.5)

@@ -31,6 +31,17 @@ def conceded(*indices: int, committed: bool = True) -> World:
     return world
 
 
+def settled(*, lack: Lack = Lack.ABSENT) -> World:
+    """Somebody has removed it, and nobody has it."""
+    world = World()
+    world.payloads.why = lack
+    world.misses(5, committed=True)
+    world.say(A, Lack.COMPACTED)
+    world.say(B, Lack.ABSENT)
+    assert world.repair.work()
+    return world
+
+
 def asked_next(world: World) -> dict[int, bool]:
     """What is asked for next, and whether sets count."""
     world.now += ASK_AGAIN_S
@@ -55,21 +66,13 @@ def test_what_others_have_in_a_set_is_asked_for_until_it_is_here_and_stays_a_hol
 
 
 def test_what_the_log_does_not_go_on_without_is_let_go_once_a_set_stands_for_it() -> None:
-    world = World()
-    world.misses(5, committed=True)
-    world.say(A, Lack.COMPACTED)
-    world.say(B, Lack.ABSENT)
-    assert world.repair.work()
+    world = settled()
     assert (world.repair.active, world.repair.lost()) == (False, [(route(5), Lack.COMPACTED)])
 
 
 def test_nobody_is_asked_again_and_what_was_said_stays_so() -> None:
     """A broken link took it back: who still had to apply the batch took no snapshot any more, and stood still."""
-    world = World()
-    world.misses(5, committed=True)
-    world.say(A, Lack.COMPACTED)
-    world.say(B, Lack.ABSENT)
-    assert world.repair.work()
+    world = settled()
     world.repair.peer_down(A)
     assert world.repair.lost() == [(route(5), Lack.COMPACTED)]
     world.standing = Standing(5, B, False)
@@ -81,17 +84,6 @@ def test_nobody_is_asked_again_and_what_was_said_stays_so() -> None:
     assert world.repair.verdict(route(5).digest) is None, "it is not remembered for ever"
 
 
-def settled(*, lack: Lack = Lack.ABSENT) -> World:
-    """Somebody has removed it, and nobody has it."""
-    world = World()
-    world.payloads.why = lack
-    world.misses(5, committed=True)
-    world.say(A, Lack.COMPACTED)
-    world.say(B, Lack.ABSENT)
-    assert world.repair.work()
-    return world
-
-
 def test_the_log_is_to_begin_behind_it_as_soon_as_nobody_here_needs_it() -> None:
     """A tail of a state's log ended as damage, at this node for good: the others begin behind it long since."""
     world = settled()
@@ -101,6 +93,19 @@ def test_the_log_is_to_begin_behind_it_as_soon_as_nobody_here_needs_it() -> None
     assert world.repair.lost() == []
     assert world.payloads.begun == [5, 5, 5]
     assert (world.repair.hopeless, world.repair.verdict(route(5).digest)) == ({}, None)
+
+
+def test_of_several_the_last_is_enough_and_comes_first() -> None:
+    """All that is left of a log is copied each time."""
+    world = World()
+    world.misses(5, 6, committed=True)
+    for index in (5, 6):
+        world.say(A, Lack.COMPACTED, index=index)
+        world.say(B, Lack.ABSENT, index=index)
+    assert world.repair.work()
+    world.payloads.begun.clear()
+    world.repair.lost()
+    assert world.payloads.begun == [6, 5]
 
 
 def test_what_stands_in_a_set_alone_is_nothing_to_begin_behind() -> None:
