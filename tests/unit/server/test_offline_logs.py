@@ -60,6 +60,22 @@ def test_what_is_lost_on_all_nodes_is_no_damage_to_a_segment(tmp_path: Path) -> 
     assert [row["lost"] for row in rows] == [number == 4 for number in range(9)]
 
 
+def test_damage_that_a_log_begins_behind_is_none_once_its_places_say_so() -> None:
+    """Its segment stays until the log is compacted, with what others have removed, and what is damaged."""
+    disk, log, batches = grown()
+    base, gone = base_at(batches, len(batches)), batches[5]
+    log.save_places(base.last_index)()
+    ref = log.find(gone.last_index, gone.digest)
+    assert ref is not None
+    disk.flip(log._path(ref.segment), ref.offset + 130, 1)
+    tail = Tail(base.last_index, base.digest)
+    assert checked(disk, tail, ()).damaged
+    assert log.begin_behind(gone.last_index, gone.digest, now=0.0)
+    log.save_places(base.last_index)()
+    report = checked(disk, tail, ())
+    assert not report.damaged, [each.problem for each in report.findings]
+
+
 @pytest.mark.parametrize("kept", [*range(1, SEGMENT_HEADER_BYTES)])
 def test_a_segment_with_a_part_of_its_header_is_made_anew_by_the_next_start(kept: int) -> None:
     """Found by reading: a sound data directory was to be moved away."""
