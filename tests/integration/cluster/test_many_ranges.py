@@ -95,7 +95,7 @@ async def test_of_equal_numbers_in_a_log_the_lowest_index_has_what_was_submitted
                 record = Record(b"%d" % sequence)
                 await client.submit(log, record, producer_id=MINE, sequence=sequence, floor=floor)
             found: dict[int, list[bytes]] = {}
-            async with aclosing(client.tail(log, start=1)) as batches:  # of any node: it may not have the last one yet
+            async with aclosing(client.tail(log, start=1, follow=True)) as batches:  # a node may lack the last one yet
                 while 28 not in found:
                     batch = await anext(batches)
                     for place, record in enumerate(batch.records.records()):
