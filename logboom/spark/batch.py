@@ -33,6 +33,7 @@ from logboom.spark.read import read_log, read_merged, read_state
 from logboom.spark.report import check_where, finish, leave_begun, leave_error, leaving_errors
 from logboom.spark.shares import EVERYTHING, Merged, Share, Span, history, log_shares, merged_shares, state_shares
 from logboom.spark.sink import BLOCK_BYTES_MAX, TaskReport, WritePlan, check_write_id, write_task
+from logboom.spark.whole import whole
 from logboom.types import lineage_shown
 
 
@@ -190,6 +191,8 @@ def task_message(plan: WritePlan, rows: Iterable[pa.RecordBatch], context: Any) 
         except LineageMismatch:  # of a client of before the restore, say, which has not asked anybody since
             found = session(plan.target, but=found)
             check_where(plan, history(found))
+    if plan.sort_bytes_max is not None:  # in the order that they come in, a part of them has the same numbers as in all
+        rows = whole(rows)
     report = write_task(plan, rows, task=context.partitionId(), attempt=context.attemptNumber(), sender=found)
     if report.rows:
         cluster, lineage = history(found)

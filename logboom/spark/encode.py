@@ -159,11 +159,12 @@ def _bytes_column(batch: pa.RecordBatch, name: str, *, fill: bytes | None = None
 
 
 def _keys(batch: pa.RecordBatch, layout: Layout) -> Any:
-    keys = _bytes_column(batch, "key", fill=layout.null_key)
+    may_have_none = layout.machine != "kv" and not layout.by_key
+    keys = _bytes_column(batch, "key", fill=b"" if layout.null_key is None and may_have_none else layout.null_key)
     if not len(keys):
         return keys
     lengths = pc.min_max(pc.binary_length(keys)).as_py()
-    if lengths["min"] == 0 and (layout.machine == "kv" or layout.by_key):
+    if lengths["min"] == 0 and not may_have_none:
         raise InvalidRequest("column key has empty keys: filter them out")
     if lengths["max"] > KEY_BYTES_MAX:
         raise InvalidRequest(f"column key has a key of {lengths['max']} bytes; at most {KEY_BYTES_MAX}")

@@ -177,9 +177,8 @@ def finish(plan: WritePlan, tasks: Sequence[TaskReport | None], *, began: float,
         _check_refused(plan, report)
         wait_for(report, timeout=plan.barrier_timeout_ms / 1000, level=plan.barrier_level, scope=plan.barrier_scope)
     except LogboomError as error:
-        # Of a write that other rows came for, what the first run left stays: it is noticed again the next time.
-        if plan.report_file is not None and (check is None or not isinstance(error, NonDeterministicReplay)):
-            if check is not None and not kept:
+        if plan.report_file is not None:
+            if check is not None and not kept:  # what an earlier run left stays beside it, to be compared with again
                 before = _left_before(plan.report_file)
                 if before and isinstance(error, LineageMismatch):
                     before[MIXED] = True

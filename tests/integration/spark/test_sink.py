@@ -106,6 +106,13 @@ def test_tasks_that_die_half_way_take_effect_once(spark, cluster, small_batches)
     assert report.duplicates > 0, "the first attempts left nothing: the test shows nothing"
 
 
+def test_tasks_that_are_to_sort_and_are_given_a_part_write_nothing(spark, cluster, small_batches):
+    rows = dying_once(adds(spark, "cut-"), {4_900, 14_900})
+    report = logboom.spark.submit(rows, **options(cluster, rowOrder="sorted"))
+    assert state(spark, cluster, "cut-") == expected()
+    assert report.duplicates == 0
+
+
 def test_a_whole_job_again_under_its_write_id_changes_nothing(spark, cluster):
     save(adds(spark, "again-"), cluster, writeId="nightly-1")
     report = logboom.spark.submit(adds(spark, "again-"), **options(cluster, writeId="nightly-1"))

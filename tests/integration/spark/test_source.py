@@ -124,11 +124,16 @@ def headers_of(frame):
     return [[(h.key, bytes(h.value)) for h in r.headers or []] for r in frame.orderBy("offset").collect()]
 
 
+def keys_of(frame):
+    return [r.key and bytes(r.key) for r in frame.orderBy("offset").collect()]
+
+
 def test_headers_that_were_written_are_read_and_a_stream_passes_them_on(spark, cluster, client, tmp_path):
     first = client.submit(LOG, [Record(b"before")]).last_index + 1
     made = spark.sql(
-        f"select {LOG} as partition, 'v' as value, map('id', encode(string(id), 'utf-8'), 'kind', X'00FF') as headers "
-        f"from range(0, 3, 1, 1) union all select {LOG}, 'v', null"
+        f"select {LOG} as partition, string(nullif(id, 1)) as key, 'v' as value, "
+        "map('id', encode(string(id), 'utf-8'), 'kind', X'00FF') as headers "
+        f"from range(0, 3, 1, 1) union all select {LOG}, null, 'v', null"
     ).coalesce(1)
     made.write.format("logboom").options(endpoints=cluster.endpoints, partitions=LOG).mode("append").save()
     written = load(
@@ -137,16 +142,19 @@ def test_headers_that_were_written_are_read_and_a_stream_passes_them_on(spark, c
     )  # fmt: skip
     wanted = [[("id", b"%d" % k), ("kind", b"\x00\xff")] for k in range(3)] + [[]]
     assert headers_of(written) == wanted
+    keys = [b"0", None, b"2", None]
+    assert keys_of(written) == keys
 
     reads = {"endpoints": cluster.endpoints, "partitions": LOG, "includeHeaders": "true"}
     events = spark.readStream.format("logboom").options(**reads, startingOffsets=f'{{"{LOG}": {first}}}').load()
-    copy = events.select("partition", "value", "headers").writeStream.format("logboom")
+    copy = events.select("partition", "key", "value", "headers").writeStream.format("logboom")
     copy = copy.options(endpoints=cluster.endpoints, partitions=LOG, rowOrder="input")
     copy.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
     copied = load(
         spark, cluster, partitions=LOG, includeHeaders="true", startingOffsets=f'{{"{LOG}": {first + 4}}}'
     )  # fmt: skip
     assert headers_of(copied) == wanted
+    assert keys_of(copied) == keys
 
 
 def test_headers_and_producers_are_columns_when_asked_for(spark, cluster, client):

@@ -208,6 +208,15 @@ def test_what_a_commit_has_left_stays(tmp_path, planned):
     LogboomWriter(None, write_options({"endpoints": "a:1"})).abort([None])
 
 
+def test_nor_is_one_with_other_rows_under_its_name(tmp_path):
+    path = tmp_path / "report.json"
+    submit(3, reportFile=str(path))
+    with pytest.raises(NonDeterministicReplay):
+        submit(4, reportFile=str(path))
+    with pytest.raises(NonDeterministicReplay, match="ran before from here with 3 rows and now with 4"):
+        load(path, write_options({"endpoints": "a:1"}).target)
+
+
 def test_the_same_name_in_two_clusters_is_two_writes():
     submit(3, endpoints="a:1,b:1")
     assert submit(4, endpoints="c:1").rows == 4

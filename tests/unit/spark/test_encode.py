@@ -137,6 +137,17 @@ def test_a_null_key_gets_the_documented_one_or_is_an_error_that_names_the_column
         commands(rows)
 
 
+def test_in_a_log_that_its_row_names_a_null_key_is_none():
+    rows, logs = batch(partition=[1, 1], key=["a", None], value=["1", "2"]), dict.fromkeys(range(2), "log")
+    ((_, block),) = blocks(columns_of(rows, layout(rows, logs)), bytes_max=100)
+    assert block.keys() == [b"a", b""]
+    ((_, block),) = blocks(columns_of(rows, layout(rows, logs, nullKey="nobody")), bytes_max=100)
+    assert block.keys() == [b"a", b"nobody"]
+    rows = rows.drop_columns("partition")
+    with pytest.raises(InvalidRequest, match="column key has 1 nulls"):
+        columns_of(rows, layout(rows, logs))
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
