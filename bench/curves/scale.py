@@ -95,9 +95,10 @@ def clients(given: Given, sheet: Sheet) -> None:
     """1 to 256, each with a connection of its own and one request under way."""
     sheet.curve("throughput over clients", x="clients", unit="commands/s")
     sheet.curve("latency over clients", x="clients", unit="ms (p50)")
-    with cluster(given.directory, partitions=SPREAD) as (local, _):
-        for commands, series in ((1, "singles"), (BLOCK, f"blocks of {BLOCK:,}")):
-            for count in given.some(CLIENTS):
+    for commands, series in ((1, "singles"), (BLOCK, f"blocks of {BLOCK:,}")):
+        for count in given.some(CLIENTS):
+            # Each point has a cluster of its own: all together they leave 30 GB of logs.
+            with cluster(given.directory, partitions=SPREAD) as (local, _):
                 shape = Drive(
                     tuple(local.addresses.values()),
                     partitions=SPREAD,
@@ -108,6 +109,6 @@ def clients(given: Given, sheet: Sheet) -> None:
                     seconds=given.seconds,
                 )
                 found = given.measure(local, shape)
-                rates, latencies = [each.commands_per_s for each in found], [each.p50_ms for each in found]
-                sheet.point("throughput over clients", count, rates, series=series)
-                sheet.point("latency over clients", count, latencies, series=series)
+            rates, latencies = [each.commands_per_s for each in found], [each.p50_ms for each in found]
+            sheet.point("throughput over clients", count, rates, series=series)
+            sheet.point("latency over clients", count, latencies, series=series)
