@@ -340,7 +340,7 @@ class Flight:
                 until = self._begin()
                 try:
                     frame = await cluster.retry(
-                        self._connect, self._ask, deadline=until, grace=BARRIER_GRACE_S, failed=failed
+                        self._connect, self._ask, deadline=until, grace=BARRIER_GRACE_S, failed=failed, at=self._at
                     )
                 except LogboomError as refused:
                     self._refused(refused)

@@ -250,6 +250,8 @@ class Submitter:
                 if turn is not None:
                     turn.failed()
                 raise
+            if not header["forward"]:
+                self._cluster.admitted(connection)
             return Receipts(receipts_of(reply.header))
 
         return await self._cluster.at_leader(send, deadline=deadline, failed=failed)
