@@ -129,7 +129,6 @@ def bench(
             if ended or tally.requests:
                 with unread_too():
                     print_one(tally.row(), output)
-                    sys.stdout.flush()
     if not tally.requests:
         if tally.last_error is not None:
             raise tally.last_error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import json
 import math
 import re
@@ -315,7 +316,7 @@ def print_rows(rows: Iterable[Row], output: str, *, title: str = "") -> None:
     if output == "jsonl":
         print_stream(rows, output)
     elif output == "json":
-        click.echo(json.dumps(list(rows), ensure_ascii=False))
+        click.echo(_json(list(rows)))
     else:
         _table(list(rows), title)
 
@@ -323,10 +324,10 @@ def print_rows(rows: Iterable[Row], output: str, *, title: str = "") -> None:
 def print_stream(rows: Iterable[Row], output: str) -> None:
     """Rows as they come: JSON lines, tab-separated columns; only a JSON array must see the end first."""
     if output == "json":
-        click.echo(json.dumps(list(rows), ensure_ascii=False))
+        click.echo(_json(list(rows)))
         return
     for row in rows:
-        click.echo(json.dumps(row, ensure_ascii=False) if output == "jsonl" else "\t".join(map(_cell, row.values())))
+        click.echo(_json(row) if output == "jsonl" else "\t".join(map(_cell, row.values())))
 
 
 def print_one(row: Row, output: str) -> None:
@@ -336,7 +337,13 @@ def print_one(row: Row, output: str) -> None:
         for name, value in row.items():
             click.echo(f"{name:<{width}}  {_cell(value)}")
     else:
-        click.echo(json.dumps(row, ensure_ascii=False))
+        click.echo(_json(row))
+
+
+def _json(given: Any) -> str:
+    """In characters that stdout has: what it escapes itself is not always an escape of JSON's."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return json.dumps(given, ensure_ascii=codecs.lookup(encoding).name != "utf-8")
 
 
 def _cell(value: Any) -> str:

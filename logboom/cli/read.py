@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -36,9 +37,13 @@ from logboom.cli.ends import while_read
 from logboom.cli.txns import shown_wide
 from logboom.client.log_batches import LogBatch
 from logboom.commands import OP_ADD, OP_CAS, OP_DELETE, OP_PUT, Value, unpack_numbers
-from logboom.errors import InvalidRequest, Voided
+from logboom.errors import InvalidRequest, LogboomError, Voided
 from logboom.routing import partition_of
+from logboom.sync_client import SyncClient
 from logboom.types import Record, WideRecord
+
+AGAIN_S: Final = 2.0
+"""For somebody to say of what kind a partition is that was not there a moment ago."""
 
 
 def _freshness(command: F) -> F:
@@ -221,7 +226,7 @@ def tail(
         "node": node,
     }
     with target.connect() as client, while_read(client):
-        kinds = {} if raw else client.state_machines()
+        is_kv: Callable[[int], bool] = (lambda _: False) if raw else _Machines(client, node).is_kv
         batches: Iterable[LogBatch]
         if partition is None:
             batches = client.scan_log(on_void=_tell_of_void, **how)
@@ -231,7 +236,7 @@ def tail(
             batches = client.tail(
                 partition, start=start, key_prefix=prefix, header=wanted, on_void=_tell_of_void, **how
             )
-        print_stream(_log_rows(batches, kinds, encoding, limit), output)
+        print_stream(_log_rows(batches, is_kv, encoding, limit), output)
 
 
 def _header(text: str, encoding: str) -> tuple[str, bytes | None]:
@@ -243,13 +248,30 @@ def _tell_of_void(gap: Voided) -> None:
     talk(f"logboom: {gap.message}")
 
 
+class _Machines:
+    """Which partitions are `kv`. The node that was met first may not have heard of one that is new."""
+
+    def __init__(self, client: SyncClient, node: str | None) -> None:
+        self._client, self._node = client, node
+        self._found = client.state_machines()
+
+    def is_kv(self, partition: int) -> bool:
+        """Asked for anew, once, if nobody has said."""
+        if partition not in self._found:
+            with suppress(LogboomError):  # then it is shown as it is
+                self._client.refresh_partitions(node=self._node, timeout=AGAIN_S)
+                self._found |= self._client.state_machines()
+            self._found.setdefault(partition, "")
+        return self._found[partition] == "kv"
+
+
 def _log_rows(
-    batches: Iterable[LogBatch], kinds: dict[int, str], encoding: str, limit: int
+    batches: Iterable[LogBatch], is_kv: Callable[[int], bool], encoding: str, limit: int
 ) -> Iterator[dict[str, Any]]:
     left = limit
     for batch in batches:
+        kv = is_kv(batch.partition_id)
         for index, record in zip(batch.indexes().tolist(), batch.records.records(), strict=True):
-            kv = kinds.get(batch.partition_id) == "kv"
             yield {
                 "partition": batch.partition_id,
                 "index": index,

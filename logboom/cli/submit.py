@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 import click
 
@@ -28,6 +28,7 @@ from logboom.cli.common import (
     unread_too,
 )
 from logboom.cli.rows import USAGE, Row, command_of, format_of, partition_of_row, read_rows, unit_of, words_row
+from logboom.cli.trickling import patient
 from logboom.commands import to_record
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.records import RecordBlock
@@ -64,6 +65,7 @@ With --raw each line is not a command but a record's payload, whatever the file 
 the line, \\n or \\r\\n. An empty line is a record with an empty payload.
 
 Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
+What comes through a pipe, or from a terminal, is submitted when no more has come for a tenth of a second.
 """
 
 
@@ -152,7 +154,7 @@ def _from_file(totals: _Totals, path: str, form: str | None, *, raw: bool, outpu
     try:
         with (
             _opened(path) as file,
-            _progress(file, path) as source,
+            _source(file, path, kind, totals.flush) as source,
             closing(read_rows(source, kind, raw=raw)) as rows,
         ):
             totals.send(rows, unit_of(kind))
@@ -181,7 +183,11 @@ def _opened(path: str) -> AbstractContextManager[BinaryIO]:
         raise click.UsageError(f"{path or repr(path)}: {error.strerror}") from None
 
 
-def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:
+def _source(file: BinaryIO, path: str, kind: str, lull: Callable[[], None]) -> AbstractContextManager[BinaryIO]:
+    """With a bar that shows how much is read; or, where it comes when it comes, with what has come sent meanwhile."""
+    arriving = patient(file, lull) if kind != "parquet" else None
+    if arriving is not None:
+        return nullcontext(arriving)
     if path == "-" or not on_terminal(sys.stderr):
         return nullcontext(file)
     from rich.console import Console
@@ -191,12 +197,26 @@ def _progress(file: BinaryIO, path: str) -> AbstractContextManager[BinaryIO]:
     return wrap_file(file, size, description="submitting", console=Console(stderr=True), transient=True)
 
 
-class _Chunk(NamedTuple):
+class _Chunk:
     """One request: its records, and the lines that they come from."""
 
-    parts: dict[int, list[Record]]
-    first: int
-    last: int
+    def __init__(self) -> None:
+        self.parts: dict[int, list[Record]] = {}
+        self.count = self.first = self.last = self._size = 0
+
+    def has_room(self, record: Record, records_max: int, bytes_max: int) -> bool:
+        """For one more; a single one may be more than that."""
+        return not self.count or (self.count < records_max and self._size + _nbytes(record) <= bytes_max)
+
+    def add(self, line: int, partition: int, record: Record) -> None:
+        """Behind the others."""
+        self.first, self.last = self.first if self.count else line, line
+        self.parts.setdefault(partition, []).append(record)
+        self.count, self._size = self.count + 1, self._size + _nbytes(record)
+
+
+def _nbytes(record: Record) -> int:
+    return len(record.payload) + len(record.key or b"") + 16
 
 
 class _Totals:
@@ -228,6 +248,8 @@ class _Totals:
         self._count: int | None = None
         self._parts: dict[int, dict[str, Any]] = {}
         self._unit = "line"
+        self._ahead = _Chunk()
+        """What has been read, and is not submitted yet."""
         self._under_way: _Chunk | None = None
         self._before = 0
         """Commands that were sent before that one."""
@@ -242,8 +264,18 @@ class _Totals:
         Raises UsageError, naming the line: then nothing is sent of its chunk, nor behind it.
         """
         self._unit = unit
-        for chunk in _bounded(((line, *self._where(line, row)) for line, row in rows), self._room):
-            self._under_way, self._before = chunk, self.sent
+        for line, row in rows:
+            partition, record = self._where(line, row)
+            if not self._ahead.has_room(record, *self._room()):
+                self.flush()
+            self._ahead.add(line, partition, record)
+        self.flush()
+
+    def flush(self) -> None:
+        """Submit what has been read, if anything has that is not yet."""
+        chunk = self._ahead
+        if chunk.count:
+            self._under_way, self._before, self._ahead = chunk, self.sent, _Chunk()
             self._send_parts(chunk.parts)
             self._under_way, self._next = None, chunk.last + 1
 
@@ -259,6 +291,8 @@ class _Totals:
         done = f"{before} commands were submitted before {unit} {start}"
         # Under a name, a request's partitions are sent one after the other.
         none = self._producer is None and isinstance(error, LogboomError) and error.outcome == "not_applied"
+        if chunk is None and not before and isinstance(error, KeyboardInterrupt) and self._ahead.count:
+            return f"{self._ahead.count} commands were read, and none of them was submitted"
         if chunk is None or none:
             return f"{done}, none from there on" if before else ""
         return f"{done}; {unit}s {start} to {chunk.last} may be, too"
@@ -383,20 +417,3 @@ class _Totals:
     def rows(self) -> list[dict[str, Any]]:
         """Per partition, for output."""
         return [self._parts[p] for p in sorted(self._parts)]
-
-
-def _bounded(placed: Iterable[tuple[int, int, Record]], room: Callable[[], tuple[int, int]]) -> Iterator[_Chunk]:
-    """Requests of as many records and bytes as there is ``room`` for (one record may be more)."""
-    parts: dict[int, list[Record]] = {}
-    count = size = first = last = 0
-    for line, partition, record in placed:
-        nbytes = len(record.payload) + len(record.key or b"") + 16
-        records_max, bytes_max = room()
-        if count and (size + nbytes > bytes_max or count >= records_max):
-            yield _Chunk(parts, first, last)
-            parts, count, size = {}, 0, 0
-        first, last = first if count else line, line
-        parts.setdefault(partition, []).append(record)
-        count, size = count + 1, size + nbytes
-    if parts:
-        yield _Chunk(parts, first, last)

@@ -112,7 +112,6 @@ def _show(seen: Look, output: str) -> None:
     if output != "table":
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         print_one({"at": at, **seen.row()}, output)
-        sys.stdout.flush()
         return
     talk(headline(seen))
     print_rows(node_rows(seen), output)

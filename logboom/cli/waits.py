@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from logboom.cli.common import (
     output_option,
     print_one,
     print_rows,
+    unread_too,
     watermark_row,
 )
 from logboom.cli.ends import while_read
@@ -137,7 +137,8 @@ def _watched(steps: Iterator[BarrierProgress], output: str) -> BarrierResult:
             "frontiers": {str(p): index for p, index in step.frontiers.items()},
         }
         if output == "jsonl":
-            click.echo(json.dumps(row))
+            with unread_too():
+                print_one(row, output)
         elif output == "table":
             talk(f"{step.reached} of {step.needed} partitions; {_least(step)}")
     raise click.ClickException("the node ended the barrier without an answer")

@@ -7,7 +7,6 @@ import random
 import ssl
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, Final, Self
 
 from logboom.certs import renewed_client
@@ -19,13 +18,14 @@ from logboom.client.home import Unportable
 from logboom.client.log_reading import LogReading
 from logboom.client.operations import Operations
 from logboom.client.parts import Part, check_floor, check_partition, check_sequence, checked, checked_producer
+from logboom.client.prefixes import Removal
 from logboom.client.reads import Reader
 from logboom.client.sender import Sender
 from logboom.client.state_reading import StateReading
 from logboom.client.submits import Submitter
 from logboom.client.waits import Waits
-from logboom.commands import COMMANDS, DELETE_KEYS_MAX, Command, DeletePrefix, DeleteRange, end_of, to_record
-from logboom.errors import InvalidRequest, LogboomError
+from logboom.commands import COMMANDS, Command, DeletePrefix, to_record
+from logboom.errors import InvalidRequest
 from logboom.records import RecordBlock
 from logboom.routing import partition_of_record
 from logboom.types import (
@@ -37,7 +37,6 @@ from logboom.types import (
     Receipt,
     Receipts,
     Record,
-    Status,
     Token,
 )
 
@@ -299,34 +298,18 @@ class Client(Operations, StateReading, LogReading, Cursors, Waits, Unportable):
 
         Not all at once: 1,024 keys, or 4 MiB, at a time, the least first. ``timeout`` counts for all of it. Where nodes
         have rules of access it takes `read` as well as `write`: it looks how many there are. An error has the outcome
-        ``unknown`` where some are removed: call it again.
+        ``unknown`` where some are removed: call it again, it goes on with what is left.
         """
-        checked(DeletePrefix(prefix))  # or it is refused after all keys were looked at
-        deadline = self._deadline(timeout)
-        bounds, count = list[bytes](), 0
-        async with aclosing(self.scan(partition_id, prefix=prefix, timeout=timeout)) as entries:
-            async for key, _ in entries:
-                count += 1
-                if count % DELETE_KEYS_MAX == 0:
-                    bounds.append(key)
-        start, some = prefix, False
-        # From bound to bound: whoever always begins with the prefix goes through all that is removed already.
-        for bound in [*bounds, end_of(prefix) or None]:
-            status = Status.MORE
-            while status in (Status.MORE, Status.UNKNOWN_RESULT):
-                left = max(0.0, deadline - self._cluster.now)
-                try:
-                    receipt = await self.submit(partition_id, DeleteRange(start, bound), wait="applied", timeout=left)
-                except LogboomError as error:
-                    if some and error.outcome == "not_applied":
-                        said = f"{error.message}; some keys are removed"
-                        raise type(error)(said, outcome="unknown", **error.fields) from error
-                    raise
-                status = (receipt.results or (Status.UNKNOWN_RESULT,))[0]
-                some |= status in (Status.OK, Status.MORE, Status.UNKNOWN_RESULT)
-            if status not in (Status.OK, Status.NOT_FOUND):
-                raise InvalidRequest(f"partition {partition_id} does not remove ranges of keys: {status.name}")
-            start = bound or start
+        checked(DeletePrefix(prefix))  # or it is refused after keys were looked at
+        removal = Removal(
+            now=lambda: self._cluster.now,
+            deadline=self._deadline(timeout),
+            scan=lambda start, end, limit, left: self.scan(
+                partition_id, start=start, end=end, limit=limit, timeout=left
+            ),
+            remove=lambda command, left: self.submit(partition_id, command, wait="applied", timeout=left),
+        )
+        await removal.run(prefix)
 
     async def submit_blocks(
         self,

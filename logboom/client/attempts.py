@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from logboom.client.connection import NodeConnection
 from logboom.errors import (
     BarrierBlocked,
     BarrierTimeout,
@@ -39,7 +40,7 @@ class Asked(Protocol):
     def chance(self) -> float:
         """From 0 to 1, for jitter."""
 
-    def heard(self, error: LogboomError) -> None:
+    def heard(self, error: LogboomError, at: NodeConnection | None = None) -> None:
         """Learn from an answer who leads."""
 
 
@@ -80,10 +81,13 @@ class Attempts:
         """An attempt may have taken effect."""
         self._last: LogboomError | None = None
 
-    def failed(self, error: LogboomError) -> float:
-        """Seconds until the next attempt. Raises ``error``, or what must be said in its place, if there is none."""
+    def failed(self, error: LogboomError, at: NodeConnection | None = None) -> float:
+        """Seconds until the next attempt. Raises ``error``, or what must be said in its place, if there is none.
+
+        ``at``: who was asked, if somebody was.
+        """
         cluster, self._last = self._cluster, error
-        cluster.heard(error)
+        cluster.heard(error, at)
         doubted = self._doubt
         self._doubt |= self._writes and error.outcome != "not_applied"
         wait, left, answer = 0.0, self._deadline - cluster.now, 0.0

@@ -118,28 +118,28 @@ class Cluster(Pool):
         deadline: float,
         grace: float = 0.0,
         failed: LogboomError | None = None,
+        at: NodeConnection | None = None,
         attempts: Attempts | None = None,
     ) -> T:
         """Jittered exponential backoff; a redirect is followed at once (but not for ever).
 
         ``grace``: seconds that an answer given at the deadline has to arrive. ``failed``: an attempt that was made
-        before; ``attempts``: it was one of these, or they are of a write.
+        before, ``at`` whom; ``attempts``: it was one of these, or they are of a write.
         """
         attempts = attempts or Attempts(self, deadline=deadline, writes=False)
         there: There = None
         if isinstance(failed, NoSuchPartition):
             failed, there = await self.check_missing(failed, there=None, deadline=deadline)
         while True:
-            if failed is not None and (pause := attempts.failed(failed)):
+            if failed is not None and (pause := attempts.failed(failed, at)):
                 await asyncio.sleep(pause)
-            sent = False
+            at = None
             try:
                 async with asyncio.timeout_at(deadline + grace):
-                    connection = await connect()
-                    sent = True
-                    return await call(connection)
+                    at = await connect()
+                    return await call(at)
             except TimeoutError:
-                raise attempts.too_late(sent=sent) from failed
+                raise attempts.too_late(sent=at is not None) from failed
             except LogboomError as error:
                 failed = error
                 if isinstance(error, NoSuchPartition):

@@ -83,8 +83,9 @@ class Carrier(Protocol):
         admission_wait: float,
         failed: LogboomError | None,
         leaves: Callable[[], None],
+        wanted: Callable[[], bool],
     ) -> Receipts:
-        """Send until it is answered; ``failed``: what became of a first attempt. ``leaves``: see ``Submitter``."""
+        """Send until it is answered; ``failed``: what became of a first attempt. The others: see ``Submitter``."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine that belongs to the client."""
@@ -116,6 +117,8 @@ class _Batch:
     """The most that any of them would wait: they are admitted together."""
     take_back: Callable[[], None] | None = None
     """While it is on the way without a task of its own."""
+    sent: bool = False
+    """By its task: a node may have it."""
 
 
 class Lane:
@@ -280,7 +283,13 @@ class Lane:
         else:
             self._ended(batch)
 
+    def _is_wanted(self, batch: _Batch) -> bool:
+        """Somebody waits for it; or a node may have it, and then it is sent until somebody knows what became of it."""
+        batch.sent = batch.sent or not all(single.answer.done() for single in batch.singles)
+        return batch.sent
+
     def _go_on(self, batch: _Batch, failed: LogboomError | None) -> None:
+        batch.sent = failed is not None
         task = self._carrier.start(self._deliver(batch, failed))
         task.add_done_callback(partial(self._given_up, batch, failed))
 
@@ -300,6 +309,7 @@ class Lane:
                 admission_wait=batch.admission_wait,
                 failed=failed,
                 leaves=partial(self._leaves, batch),
+                wanted=partial(self._is_wanted, batch),
             )
             self._share(batch, receipts.parts[0])
         except LogboomError as error:
@@ -386,7 +396,10 @@ def _fail(singles: Iterable[Single], error: LogboomError) -> None:
     """To each an error of its own: one object raised in many tasks would gather all their tracebacks."""
     for single in singles:
         if not single.answer.done():
-            single.answer.set_exception(type(error)(error.message, outcome=error.outcome, **error.fields))
+            told = type(error)(error.message, outcome=error.outcome, **error.fields)
+            if error.__cause__ is not None:
+                told.__cause__ = error.__cause__
+            single.answer.set_exception(told)
 
 
 def _share(singles: list[Single], whole: Receipt) -> None:

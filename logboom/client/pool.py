@@ -274,12 +274,25 @@ class Pool(Lookout):
         """The connection goes to the node that is believed to lead."""
         return self._leader is not None and self._leads(connection, self._leader)
 
-    def heard(self, error: LogboomError) -> None:
-        """Learn from an answer who leads."""
+    def heard(self, error: LogboomError, at: NodeConnection | None = None) -> None:
+        """Learn from an answer who leads. ``at``: whose it is; None: nobody's, or whoever was believed to lead."""
         if isinstance(error, NotLeader):
             self._learn_leader(error.fields.get("leader"))
-        elif isinstance(error, Unavailable | UnknownOutcome):
+        elif isinstance(error, Unavailable | UnknownOutcome) and not self._is_elsewhere(error, at):
             self._leader = None
+
+    def _is_elsewhere(self, error: LogboomError, at: NodeConnection | None) -> bool:
+        """It is of another node than the one that is believed to lead, which can be asked: it says nothing of that."""
+        leader = self._leader
+        if leader is None or not any(self._leads(each, leader) for each in self._live()):
+            return False
+        address = error.fields.get("address") if at is None else at.address
+        return not (address is None or address == leader or (at is not None and self._leads(at, leader)))
+
+    def admitted(self, at: NodeConnection) -> None:
+        """A node has taken a write that it was not to pass on: it leads, unless somebody has said another meanwhile."""
+        if self._leader is None:
+            self._leader = at.address
 
     def leader_now(self) -> NodeConnection | None:
         """An open connection to the node that is believed to lead, if a frame can be sent there at once."""

@@ -147,8 +147,8 @@ class Sharing:
                 flight.failed(asyncio.CancelledError())
 
     def task(self, work: Any) -> asyncio.Task[None]:
-        """Run, and be held until it ends."""
-        task: asyncio.Task[None] = self.cluster.loop.create_task(work)
+        """Run from the next turn on, whatever tasks the loop makes (some begin at once); and be held until it ends."""
+        task: asyncio.Task[None] = asyncio.Task(work, loop=self.cluster.loop)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -340,7 +340,7 @@ class Flight:
                 until = self._begin()
                 try:
                     frame = await cluster.retry(
-                        self._connect, self._ask, deadline=until, grace=BARRIER_GRACE_S, failed=failed
+                        self._connect, self._ask, deadline=until, grace=BARRIER_GRACE_S, failed=failed, at=self._at
                     )
                 except LogboomError as refused:
                     self._refused(refused)

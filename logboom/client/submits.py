@@ -218,12 +218,13 @@ class Submitter:
         admission_wait: float = 0.0,
         failed: LogboomError | None = None,
         leaves: Callable[[], None] = lambda: None,
+        wanted: Callable[[], bool] = lambda: True,
         traceparent: str | None = None,
     ) -> Receipts:
         """Send one request until it is answered, with the same sequences every time.
 
         ``turn``: of a dense producer. ``failed``: what became of an attempt that was made before. ``leaves`` is called
-        right before it is sent to the leader.
+        right before it is sent to the leader, ``wanted`` before it is sent to anybody: if it is not, that is an error.
         """
         body = [section for part in parts for section in (part.records.metadata, part.records.data)]
 
@@ -231,6 +232,8 @@ class Submitter:
             if turn is not None:
                 await turn.come()
             await connection.writable()
+            if not wanted():
+                raise InvalidRequest("nobody waits for it any more")
             header = {
                 **self._header(connection, parts, wait, deadline, admission_wait, own=producer_id is None),
                 "forward": self._cluster.must_forward(connection),
@@ -250,6 +253,8 @@ class Submitter:
                 if turn is not None:
                     turn.failed()
                 raise
+            if not header["forward"]:
+                self._cluster.admitted(connection)
             return Receipts(receipts_of(reply.header))
 
         return await self._cluster.at_leader(send, deadline=deadline, failed=failed)

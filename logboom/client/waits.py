@@ -250,11 +250,14 @@ class Waits:
     ) -> AsyncGenerator[Frame, None]:
         """Frames of a streamed reply, of another node when one is lost. Without ``deadline`` each has ``patience``."""
         failed: LogboomError | None = None
+        at: NodeConnection | None = None
         attempts: Attempts | None = None
         self._cluster.begin()
         while True:
 
             async def begin(connection: NodeConnection) -> tuple[Frame | None, AsyncIterator[Frame]]:
+                nonlocal at
+                at = connection
                 stream = connection.stream(kind, header(), roams=roams)
                 return await anext(stream, None), stream
 
@@ -262,7 +265,7 @@ class Waits:
             if failed is None or not is_sent_away(failed):  # else it begins no sooner for having begun
                 attempts = Attempts(self._cluster, deadline=until, writes=False)
             frame, rest = await self._cluster.retry(
-                where, begin, deadline=until, grace=grace, failed=failed, attempts=attempts
+                where, begin, deadline=until, grace=grace, failed=failed, at=at, attempts=attempts
             )
             try:
                 while frame is not None:

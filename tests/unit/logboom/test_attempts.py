@@ -18,7 +18,7 @@ BEGUN, TIMEOUT_S, TOOK_S = 1000.0, 2.0, 0.001
 
 def left_at_the_last(error: LogboomError, chance: Callable[[], float]) -> tuple[LogboomError, int, float]:
     """What the caller is told in the end, after how many attempts, and how long before the deadline the last began."""
-    cluster: Any = SimpleNamespace(now=BEGUN, closed=False, chance=chance, heard=lambda error: None)
+    cluster: Any = SimpleNamespace(now=BEGUN, closed=False, chance=chance, heard=lambda *_: None)
     attempts = Attempts(cluster, deadline=BEGUN + TIMEOUT_S, writes=True)
     for number in itertools.count(1):
         left = BEGUN + TIMEOUT_S - cluster.now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter
 from typing import Any
 
@@ -270,3 +271,12 @@ def test_time_without_answers_counts() -> None:
     tally.answered(101.0, 0.5)
     tally.ends(104.0)  # Ctrl-C
     assert tally.seconds == 4.0
+
+
+def test_a_process_that_was_started_without_stdout_writes_all_the_same(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with a stack, behind all of its work."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(capsys, "bench", "-p", "0", *SHORT) == (0, "", "")
+    assert node.log[0]

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from logboom.cli import members as members_module
-from logboom.errors import CorruptData, DeadlineExceeded, InvalidRequest, Unavailable, UnknownOutcome
+from logboom.errors import (
+    BarrierTimeout,
+    CorruptData,
+    DeadlineExceeded,
+    InvalidRequest,
+    Unavailable,
+    UnknownOutcome,
+)
 from logboom.records import RecordBlock
 from logboom.sync_client import SyncClient
 from logboom.wire import Frame, Kind
@@ -323,3 +330,24 @@ def test_which_batches_are_void_is_told_if_the_next_one_cannot_be(node: FakeNode
     assert status == (2 if how == "refused" else 3)
     assert [json.loads(line)["last_index"] for line in out.splitlines()] == [6]
     assert ("record 9 may have been declared void" in err) == (how == "lost")
+
+
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_barrier_that_is_not_reached_is_not_also_where_nobody_reads_how_far_it_is(
+    node: FakeNode, reached: bool
+) -> None:
+    """`logboom barrier --watch -o jsonl | head -1 && deploy` went on at the first step that had no reader."""
+
+    def answer(session: Session, frame: Frame) -> None:
+        for step in (1, 2, 3):
+            told = {"node": "n1", "frontiers": [[0, step]], "reached": 0, "needed": 1}
+            session.send(frame, Kind.BARRIER_PROGRESS, told, more=True)
+        if reached:
+            session.send(frame, Kind.REACHED, {"node": "n1", "watermarks": MARKS, "frontiers": [[0, 9]]})
+        else:
+            session.fail(frame, BarrierTimeout("not yet", target=9, behind=[0], watermarks=MARKS, frontiers=[[0, 3]]))
+
+    node.answers[Kind.BARRIER] = answer
+    how = ("barrier", "-g", "9", "-p", "0", "--watch", "--timeout", "500ms", "-o", "jsonl")
+    status, told = unread(node, *how)
+    assert (status, "not yet" in told) == ((0, False) if reached else (1, True))

@@ -112,3 +112,20 @@ def test_numbers_that_json_has_none_of_are_texts_that_are_read_again() -> None:
     assert shown((1, -(2**63)), "text") == [1, -(2**63)]
     for each in (Add(b"k", math.inf).record(), Txn([Compare(b"k", "==", (math.nan,))], [Add(b"k", math.inf)]).record()):
         assert "Infinity" in json.dumps(_command(each, "text"), allow_nan=False)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "koi8-r", "ascii", "utf-8"])
+@pytest.mark.parametrize("output", ["json", "jsonl"])
+def test_json_is_json_whatever_characters_stdout_has(tmp_path: Path, encoding: str, output: str) -> None:
+    r"""What a locale has no character for was written as `\xf6` or `\U0001f980`, which no other program reads."""
+    file = tmp_path / "manifest.json"
+    name = "zwölf € 🦀"
+    file.write_bytes(sealed({"cluster": name, "format": 2, "members": ["n1"], "node": "n1", "partitions": []}))
+    done = subprocess.run(
+        [sys.executable, "-m", "logboom", "inspect", "manifest", str(file), "-o", output],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = json.loads(done.stdout.decode())
+    assert (found[0] if isinstance(found, list) else found)["cluster"] == name
+    assert done.stdout.isascii() == (encoding != "utf-8")

@@ -197,6 +197,16 @@ def test_one_frame_has_the_rates_of_two_looks(node: FakeNode, capsys: Any, clock
     assert clock.now == (9.0 if "9s" in how else 1.0)
 
 
+@pytest.mark.parametrize("output", ["json", "jsonl", "table"])
+def test_a_process_that_was_started_without_stdout_shows_nothing(
+    node: FakeNode, capsys: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """As with `>&-`: Python's is None then."""
+    node.answers[Kind.STATUS] = grows()
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(capsys, "top", "--once", "-o", output)[:2] == (0, "")
+
+
 def test_without_a_terminal_a_table_is_shown_once(node: FakeNode, capsys: Any, clock: Clock) -> None:
     node.answers[Kind.STATUS] = grows()
     status, out, err = run(capsys, "top")

@@ -13,7 +13,7 @@ import pytest
 from logboom import Client, Put
 from logboom.client.lanes import BESIDE_COMMANDS_MAX, IN_FLIGHT_MAX, LARGE_PART
 from logboom.client.parts import Part
-from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, UnknownOutcome
+from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PermissionDenied, UnknownOutcome
 from logboom.types import KIB
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import Session, cluster, cuts, fails, silent, until
@@ -309,3 +309,62 @@ async def test_what_was_cancelled_before_it_began_keeps_nobody(sent: bool) -> No
         assert (await boom.submit(0, Put(b"c", b""), timeout=5.0)).count == 1
         assert boom._submitter.budget.used == 0
         assert boom._submitter.lane(0, None).idle
+
+
+async def test_what_nobody_waits_for_any_more_is_not_sent_once_somebody_leads() -> None:
+    """It was in front, and waited for a leader: there it was done, up to its timeout after it had been given up."""
+    async with cluster() as [node], Client(node.address) as boom:
+        node.answers[Kind.HELLO] = silent
+        given_up = [boom.sender(0).send(Put(key, b"")) for key in (b"a", b"b")]
+        await until(lambda: node.of(Kind.HELLO))
+        lane = boom._submitter.lane(0, None)
+        await until(lambda: lane._in_front is not None)
+        behind = asyncio.ensure_future(boom.submit(0, Put(b"c", b"")))
+        for each in given_up:
+            each.cancel()
+        del node.answers[Kind.HELLO]
+        for session in list(node.sessions):
+            session.transport.abort()
+        await behind
+        assert node.log[0] == [Put(b"c", b"").record().payload]
+        await until(lambda: lane.idle)
+        assert boom._submitter.budget.used == 0
+
+
+async def test_what_one_of_several_still_waits_for_is_sent_as_it_is() -> None:
+    async with cluster() as [node], Client(node.address) as boom:
+        node.answers[Kind.HELLO] = silent
+        given_up, wanted = (boom.sender(0).send(Put(key, b"")) for key in (b"a", b"b"))
+        await until(lambda: node.of(Kind.HELLO))
+        given_up.cancel()
+        del node.answers[Kind.HELLO]
+        for session in list(node.sessions):
+            session.transport.abort()
+        assert (await wanted).first_index == 2
+
+
+async def test_what_may_be_there_already_is_sent_until_it_is_known() -> None:
+    """Were it given up its numbers would be settled, while it may be on its way."""
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.once(Kind.SUBMIT, cuts)
+        waiting = boom.sender(0).send(Put(b"a", b""))
+        await until(lambda: node.of(Kind.SUBMIT))
+        waiting.cancel()
+        await until(lambda: len(node.of(Kind.SUBMIT)) == 2)
+        await until(lambda: boom._submitter.lane(0, None).idle)
+        assert len(node.log[0]) == 1
+
+
+async def test_who_is_told_is_told_what_was_behind_it() -> None:
+    """As of every other request: the last attempt's error, which says why nobody knows."""
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.once(Kind.SUBMIT, cuts)
+        node.answers[Kind.HELLO] = fails(PermissionDenied("no rule lets you in"))
+        with pytest.raises(PermissionDenied) as caught:
+            await boom.submit(0, Put(b"a", b""), timeout=5.0)
+        assert caught.value.outcome == "unknown"
+        cause = caught.value.__cause__
+        assert isinstance(cause, PermissionDenied)
+        assert cause.outcome == "not_applied"

@@ -19,7 +19,7 @@ class Asking:
     """Time passes with the pauses alone."""
 
     def __init__(self, chance: float) -> None:
-        self.cluster: Any = SimpleNamespace(now=BEGUN, closed=False, chance=lambda: chance, heard=lambda error: None)
+        self.cluster: Any = SimpleNamespace(now=BEGUN, closed=False, chance=lambda: chance, heard=lambda *_: None)
         self.attempts = Attempts(self.cluster, deadline=BEGUN + TIMEOUT_S, writes=False)
 
     def again(self, error: LogboomError) -> float:
