@@ -25,13 +25,14 @@ WORKER: Final = ("pyspark", "worker.py")
 def whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same batches, in a task of Spark. Takes them in the worker's own thread.
 
-    Raises Unavailable behind the last one if there was to be more, and IncompatibleVersion if that cannot be told.
+    Raises Unavailable behind the last one if there was to be more, and IncompatibleVersion in front of the first one if
+    that cannot be told.
     """
-    rows = 0
+    socket, rows = _socket(), 0
     for batch in batches:
         rows += batch.num_rows
         yield batch
-    if not _is_something_left(_socket()):
+    if not _is_something_left(socket):
         raise Unavailable(
             f"Spark broke off behind {rows} rows of this task, which it has given up, or whose rows failed on their "
             "way: none of them was written, and the next attempt writes all"

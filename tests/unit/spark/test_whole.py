@@ -59,6 +59,9 @@ def test_where_spark_breaks_off_it_is_said_in_place_of_an_end(ended):
         worker(taken, sent)
 
 
-def test_a_worker_that_is_not_known_is_refused():
+def test_a_worker_that_is_not_known_is_refused_in_front_of_all_rows():
+    def first(infile):
+        return next(whole(pa.ipc.open_stream(infile)))
+
     with pytest.raises(IncompatibleVersion, match="rowOrder=input"):
-        worker(taken, stream([rows(3)], ended=True) + END, name="/opt/other/worker.py")
+        worker(first, stream([rows(3)], ended=True) + END, name="/opt/other/worker.py")
