@@ -229,8 +229,9 @@ class Snapshotting:
         if gathering.over:
             if dump is not None:
                 let_go(partition_id, dump)
-            if self._stuck.get(partition_id) is gathering:
-                self._stuck.returned(gathering)
+            later = self._stuck.get(partition_id)
+            if later is not None:  # this one, or one whose own dump would have been asked for behind this
+                self._stuck.returned(later)
             return
         if dump is None:
             self._abandon(gathering, f"the state of partition {partition_id} could not be captured", by_machine=True)

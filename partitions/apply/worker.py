@@ -94,7 +94,7 @@ class ApplyWorker:
         self._here = False
         """What is under way is a group that waits for its turn on the loop."""
         self.capturing = False
-        """The machine is being asked for something of its state, for one who has it stop there."""
+        """The machine is being asked for a dump; not for what a view reads of it, which is no snapshot's to give up."""
         self._stops: list[Stop] = []
         """The nearest first."""
         self._closing = False
@@ -339,7 +339,7 @@ class ApplyWorker:
 
     def _capture(self, stop: Stop) -> None:
         """As a group of its own: nothing is applied meanwhile."""
-        self._running = self.capturing = True
+        self._running, self.capturing = True, stop.is_cut
         self._aim = self.applied_index
         self._stops.remove(stop)
         machine, began = self.machine, self._clock.monotonic()

@@ -19,6 +19,7 @@ from logboom.state_machine import Entry
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.holes import Hole
 from tests.unit.dispatcher.snapshotting_bench import Bench, Closing
+from tests.unit.partitions.worker_world import HeldOffload, world
 
 BEHIND, CAPTURED = PartitionId(0), PartitionId(1)
 STALL_S = SnapshotSettings().dump_stall_ms / 1000
@@ -293,6 +294,51 @@ def test_a_machine_that_does_not_return_from_dump_is_given_up_too() -> None:
     late = Closing(10)
     taken(late)
     assert late.closed
+    worker.applied_index = 10
+    bench.cut(50)
+    bench.offload.run()
+    assert bench.sets() == [50]
+
+
+def test_a_view_that_takes_long_is_no_dump_that_hangs() -> None:
+    """The cut was given up, and nobody heard of a dump's end: no snapshot was taken there until the next start."""
+    bench, seen = Bench(), list[object]()
+    with world(HeldOffload) as w:
+        w.machine.dump = lambda: Closing(10)  # type: ignore[attr-defined]
+        bench.workers[BEHIND] = w.worker  # type: ignore[assignment]
+
+        async def story() -> None:
+            w.commit(5)
+            w.notify()
+            w.finish()
+            w.worker.stop_at(10, lambda _: "view", seen.append)
+            w.worker.hurry()
+            bench.cut(30)
+            wait_in_vain(bench)
+            assert (bench.taking.progress() is None, len(bench.taking.stuck)) == (False, 0)
+            assert (seen, w.under_way) == ([], 1), "the view is read, the dump is asked for behind it"
+            w.finish()
+            w.finish()
+            bench.offload.run()
+
+        w.run(story)
+    assert (seen, bench.sets(), bench.taking.failed) == (["view"], [30], 0)
+    assert not bench.taking.holds(BEHIND)
+
+
+def test_a_dump_of_a_cut_that_was_given_up_before_ends_what_was_given_up_for_it() -> None:
+    """Nobody heard of its end: no snapshot was taken there until the next start."""
+    bench = under_way()
+    worker = bench.workers[BEHIND]
+    (_, taken), worker.asked = worker.asked, None  # type: ignore[misc]
+    worker.capturing = True
+    bench.taking._abandon(bench.taking._gathering, "for another reason")  # type: ignore[arg-type]
+    bench.cut(40)
+    wait_in_vain(bench)
+    assert (bench.taking.progress(), list(bench.taking.stuck)) == (None, [BEHIND])
+    worker.capturing = False
+    taken(Closing(10))
+    assert not bench.taking.holds(BEHIND)
     worker.applied_index = 10
     bench.cut(50)
     bench.offload.run()
