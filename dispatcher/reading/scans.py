@@ -10,12 +10,18 @@ import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final
 
+import structlog
+
 from dispatcher.reading import reads
+from dispatcher.reading.asking import Asking
 from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded
 from logboom.state_machine import Machine, Position
+from logboom.types import PartitionId
+
+log = structlog.get_logger(__name__)
 
 SCAN_CHUNK: Final = 1_000
 PIECE_BYTES: Final = 1024 * 1024
@@ -86,6 +92,8 @@ class View:
     def __init__(self, machine: Machine, first: Rows | None, rest: Iterator[Rows]) -> None:
         self.machine = machine
         """Whose state it is; another one may have taken its place since."""
+        self.threads: Asking
+        """What it is read on, and left."""
         self.first = first
         self.first_bytes = 0 if first is None else size_of(first[0])
         self._rest = rest
@@ -110,6 +118,14 @@ class View:
                     close()
             finally:
                 self._lock.release()
+
+
+def let_go(partition_id: PartitionId, view: View) -> None:
+    """A scan of a user's machine may raise anything: the others have to be closed, and its worker to go on."""
+    try:
+        view.close()
+    except Exception as error:  # others have to be closed
+        log.exception("view_not_closed", partition=partition_id, error=repr(error))
 
 
 class Scans:
@@ -138,8 +154,9 @@ class Scans:
         try:
             with backend.using(partition_id) as machine:
                 view = View(machine, None, rows_of(machine, start=start, end=end, limit=limit))
+                view.threads = backend.threads_of(partition_id, machine)
                 try:
-                    while (rows := await backend.threads_of(partition_id, machine).run(view.more)) is not None:
+                    while (rows := await view.threads.run(view.more)) is not None:
                         yield reads.entries(*rows)
                         if partition_id not in backend.workers:
                             raise backend.missing(partition_id)
@@ -147,6 +164,6 @@ class Scans:
                     reads.state_damaged(backend, partition_id, machine, error)
                     raise
                 finally:
-                    view.close()
+                    let_go(partition_id, view)
         finally:
             self.open -= 1

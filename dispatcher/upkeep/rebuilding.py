@@ -89,7 +89,7 @@ class Rebuilding:
         moves: Callable[[], int] = lambda: 0,
         stall_s: float = 0.0,
     ) -> None:
-        """``rebuild`` runs on ``offload``, and is told how far the damaged one had applied; ``want`` asks other nodes for a snapshot behind an index.
+        """``rebuild`` runs on ``offload``, and is told how far it was; ``want`` asks for a snapshot behind an index.
 
         ``unused``: until nobody looks into a machine any more. ``retire`` closes the first one, and keeps the second in
         mind no longer; on ``offload``. ``changed``: look at it again.
