@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -20,6 +22,7 @@ from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded
 from logboom.state_machine import Machine, Position
 from logboom.types import PartitionId
+from partitions.machines.guarded import Guarded
 
 log = structlog.get_logger(__name__)
 
@@ -121,7 +124,18 @@ class View:
 
 
 def let_go(partition_id: PartitionId, view: View) -> None:
-    """A scan of a user's machine may raise anything: the others have to be closed, and its worker to go on."""
+    """Nobody reads it any more. A user's machine may raise anything then; or wait, for whoever applies to it, say.
+
+    So that is done off the loop.
+    """
+    if isinstance(view.machine, Guarded):
+        with suppress(RuntimeError):  # the node is being closed
+            view.threads.begin(partial(_close, partition_id, view), lambda *_: None)
+            return
+    _close(partition_id, view)
+
+
+def _close(partition_id: PartitionId, view: View) -> None:
     try:
         view.close()
     except Exception as error:  # others have to be closed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,11 @@ from dispatcher.upkeep.due import FAILED_S
 from dispatcher.upkeep.snapshotting import CUT, HOLE_LOOK_S, WAITERS_MAX
 from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.settings import SnapshotSettings
-from logboom.state_machine import Entry
+from logboom.state_machine import NOWHERE, Entry
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.holes import Hole
+from partitions.machines.guarded import GuardedDump
+from server.world.offload_os import ThreadOffload
 from tests.unit.dispatcher.snapshotting_bench import Bench, Closing
 from tests.unit.partitions.worker_world import HeldOffload, world
 
@@ -229,6 +232,42 @@ class Silent(Closing):
     def entries(self) -> Iterator[Entry]:
         self._meanwhile()
         return super().entries()
+
+
+async def test_a_dump_of_a_users_that_nobody_reads_is_closed_off_the_loop_and_its_machine_later() -> None:
+    """The loop waited for it, for as long as an `apply` that had its lock: no heartbeat left, and others elected."""
+    bench, threads, go_on = Bench(partitions=2), ThreadOffload(workers=1, name="users"), threading.Event()
+    closed_by = list[int]()
+
+    def close() -> None:
+        go_on.wait(20)
+        closed_by.append(threading.get_ident())
+
+    bench.cut(30)
+    dump: Any = SimpleNamespace(close=close)
+    gathering = bench.taking._gathering
+    assert gathering is not None
+    gathering.offloads = {BEHIND: threads}
+    gathering.dumps[BEHIND].close()
+    gathering.dumps[BEHIND] = GuardedDump("mine", dump, gathering.dumps[BEHIND].position)
+    bench.taking._abandon(gathering, "a test")
+    assert bench.taking.progress() is None
+    assert closed_by == []
+    assert (bench.taking.holds(BEHIND), bench.taking.holds(CAPTURED)) == (True, False)
+    go_on.set()
+    async with asyncio.timeout(20):
+        while bench.taking.holds(BEHIND):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+    assert len(closed_by) == 1
+    assert closed_by[0] != threading.get_ident()
+    await threads.close()
+    bench.cut(31)
+    dump.close = lambda: closed_by.append(0)
+    gathering = bench.taking._gathering
+    assert gathering is not None
+    gathering.offloads = {BEHIND: threads}
+    gathering.let_go(BEHIND, GuardedDump("mine", dump, NOWHERE))
+    assert (closed_by[1:], gathering.closing) == ([0], {}), "a node that ends has no threads any more"
 
 
 def wait_in_vain(bench: Bench) -> None:
