@@ -91,7 +91,7 @@ def test_a_damaged_one_is_kept_aside_and_made_anew_from_the_newest_set(world: Wo
 
 
 @pytest.mark.parametrize("kind", [Garbles, Lost])
-def test_so_is_one_that_garbles_what_its_worker_begins_with(
+def test_so_is_one_that_garbles_its_producers(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: type[KvMachine]
 ) -> None:
     """The node of a user's machine, which has no sums of its own, never started again."""
