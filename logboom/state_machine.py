@@ -111,7 +111,7 @@ class StateDump(Protocol):
         ...
 
     def close(self) -> None:
-        """Idempotent. Iterators over it must not be used afterwards."""
+        """Idempotent. Iterators over it must not be used afterwards. On a thread, as all that is asked of a dump."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -178,7 +178,9 @@ class Machine(Protocol):
     ) -> Iterator[tuple[list[tuple[bytes, Value]], Position]]:
         """Keys in [start, end) ascending, all from one view, in chunks of so many keys, or fewer; ``limit`` 0: all.
 
-        An entry has less than 16 MiB: larger ones cannot be sent.
+        An entry has less than 16 MiB: larger ones cannot be sent. Of several partitions that are to be seen at one
+        moment nothing is applied before each has given its first chunk, or its reader has given up: then ``apply`` goes
+        on beside it, as beside any read.
         """
         ...
 

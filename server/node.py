@@ -327,7 +327,7 @@ class Node:
             machines=self.machines,
             workers=pipeline.workers,
             worker_of=pipeline.make_worker,
-            rebuild=lambda partition_id, damaged: self.rooms.rebuild(partition_id, damaged, pipeline.parent.voids),
+            rebuild=lambda p, damaged, applied: self.rooms.rebuild(p, damaged, applied, pipeline.parent.voids),
             unused=pipeline.partitioning.unused,
             retire=self.rooms.retire,
             clock=self.clock,

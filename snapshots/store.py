@@ -96,9 +96,11 @@ class SnapshotStore:
 
     def abandon(self, writer: StatesWriter) -> None:
         """Close it, and remove what it wrote: another node's of that index may be coming piece by piece."""
-        writer.close()
-        self._remove(writer.global_index, OWN_STATES)
-        self._claimed.discard(writer.global_index)
+        try:
+            writer.close()
+            self._remove(writer.global_index, OWN_STATES)
+        finally:  # what is left of it takes the next one's place, or goes at the next start
+            self._claimed.discard(writer.global_index)
 
     def receive(self, global_index: GlobalLogIndex) -> File:
         """An empty file for the states of a set from elsewhere; close it, then ``adopt`` or ``discard``.

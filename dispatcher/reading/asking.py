@@ -18,15 +18,13 @@ class Asking:
     def __init__(self, offload: Offload, hold: Callable[[], Callable[[], None]]) -> None:
         """``hold`` keeps the machine open until what it gives is called."""
         self._offload = offload
-        self._hold = hold
+        self.hold = hold
 
     async def run(self, job: Callable[[], T]) -> T:
         """As ``Offload.run``. Cancelling the wait stops neither the job nor what it reads from."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        let_go = self._hold()
 
         def done(found: T | None, error: BaseException | None) -> None:
-            let_go()
             if answer.done():
                 return
             if error is None:
@@ -36,9 +34,19 @@ class Asking:
             else:
                 answer.set_exception(RuntimeError(f"a read raised {tellable(error)}"))
 
+        self.begin(job, done)
+        return await answer
+
+    def begin(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """As ``Offload.submit``."""
+        let_go = self.hold()
+
+        def ended(found: T | None, error: BaseException | None) -> None:
+            let_go()
+            done(found, error)
+
         try:
-            self._offload.submit(job, done)
+            self._offload.submit(job, ended)
         except BaseException:
             let_go()
             raise
-        return await answer

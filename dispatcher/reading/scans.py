@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
+import structlog
+
 from dispatcher.reading import reads
+from dispatcher.reading.asking import Asking
 from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.commands import Value
 from logboom.errors import CorruptData, InvalidRequest, QuotaExceeded
 from logboom.state_machine import Machine, Position
+from logboom.types import PartitionId
+from partitions.machines.guarded import Guarded
+
+log = structlog.get_logger(__name__)
 
 SCAN_CHUNK: Final = 1_000
 PIECE_BYTES: Final = 1024 * 1024
@@ -86,6 +95,8 @@ class View:
     def __init__(self, machine: Machine, first: Rows | None, rest: Iterator[Rows]) -> None:
         self.machine = machine
         """Whose state it is; another one may have taken its place since."""
+        self.threads: Asking
+        """What it is read on, and left."""
         self.first = first
         self.first_bytes = 0 if first is None else size_of(first[0])
         self._rest = rest
@@ -110,6 +121,25 @@ class View:
                     close()
             finally:
                 self._lock.release()
+
+
+def let_go(partition_id: PartitionId, view: View) -> None:
+    """Nobody reads it any more. A user's machine may raise anything then; or wait, for whoever applies to it, say.
+
+    So that is done off the loop.
+    """
+    if isinstance(view.machine, Guarded):
+        with suppress(RuntimeError):  # the node is being closed
+            view.threads.begin(partial(_close, partition_id, view), lambda *_: None)
+            return
+    _close(partition_id, view)
+
+
+def _close(partition_id: PartitionId, view: View) -> None:
+    try:
+        view.close()
+    except Exception as error:  # others have to be closed
+        log.exception("view_not_closed", partition=partition_id, error=repr(error))
 
 
 class Scans:
@@ -138,8 +168,9 @@ class Scans:
         try:
             with backend.using(partition_id) as machine:
                 view = View(machine, None, rows_of(machine, start=start, end=end, limit=limit))
+                view.threads = backend.threads_of(partition_id, machine)
                 try:
-                    while (rows := await backend.threads_of(partition_id, machine).run(view.more)) is not None:
+                    while (rows := await view.threads.run(view.more)) is not None:
                         yield reads.entries(*rows)
                         if partition_id not in backend.workers:
                             raise backend.missing(partition_id)
@@ -147,6 +178,6 @@ class Scans:
                     reads.state_damaged(backend, partition_id, machine, error)
                     raise
                 finally:
-                    view.close()
+                    let_go(partition_id, view)
         finally:
             self.open -= 1

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
 from dispatcher.reading import reads
-from dispatcher.reading.scans import PIECE_BYTES, SCAN_CHUNK, Rows, View, rows_of
+from dispatcher.reading.scans import PIECE_BYTES, SCAN_CHUNK, Rows, View, let_go, rows_of
 from dispatcher.reading.surroundings import Asker, Surroundings
 from dispatcher.requests.requests import field_of
 from logboom.errors import (
@@ -34,8 +32,6 @@ from logboom.state_machine import Machine
 from logboom.types import CURSORS, MIB, PartitionId
 from partitions.apply.stops import Stop
 from partitions.apply.worker import ApplyWorker
-
-log = structlog.get_logger(__name__)
 
 PARTITIONS_MAX: Final = 1024
 FEW: Final = 16
@@ -127,7 +123,7 @@ class Views:
             for view in views.values():
                 _first_of(view, held)
             for partition, view in views.items():
-                _let_go(partition, view)
+                let_go(partition, view)
 
     def _check(self, partitions: Sequence[PartitionId]) -> None:
         """One more view, of these, may be open."""
@@ -167,15 +163,14 @@ class Views:
 
     async def _rows(self, partition: PartitionId, view: View, held: Held) -> AsyncIterator[Rows]:
         try:
-            threads = self._backend.threads_of(partition, view.machine)
             rows = _first_of(view, held)
             if rows is None:
-                rows = await threads.run(view.more)
+                rows = await view.threads.run(view.more)
             while rows is not None:
                 yield rows
                 if partition not in self._backend.workers:
                     raise self._backend.missing(partition)
-                rows = await threads.run(view.more)
+                rows = await view.threads.run(view.more)
         except OSError as error:
             raise Unavailable(f"the state of partition {partition} could not be read: {error}") from error
         except CorruptData as error:
@@ -194,13 +189,19 @@ class Views:
         backend, loop = self._backend, asyncio.get_running_loop()
         whole: asyncio.Future[None] = loop.create_future()
         stops: dict[PartitionId, tuple[ApplyWorker, Stop]] = {}
+        late: dict[PartitionId, Callable[[], None]] = {}
+        """Machines that have not given theirs yet, which nobody waits for: how to let them be closed."""
         global_index = int(backend.parent.global_index)
 
         def taken(partition: PartitionId, through: int, view: View | None) -> None:
             stops.pop(partition, None)
+            if view is not None:
+                view.threads = backend.threads_of(partition, view.machine)
             if whole.done():  # nobody waits any more
                 if view is not None:
-                    _let_go(partition, view)
+                    let_go(partition, view)
+                if partition in late:
+                    late.pop(partition)()
                 return
             if view is None:
                 whole.set_exception(Unavailable(f"the state of partition {partition} could not be read"))
@@ -243,8 +244,10 @@ class Views:
             timer.cancel()
             for leave in told:
                 leave()
-            for worker, stop in list(stops.values()):
-                worker.go_on(stop)
+            for partition, (worker, stop) in list(stops.items()):
+                for each in dict.fromkeys((worker, backend.workers.get(partition, worker))):  # it may be another now
+                    if each.go_on(stop):  # of a user's, perhaps, which may never return
+                        late[partition] = backend.threads_of(partition, each.machine).hold()
             waiting.cancel()
             await asyncio.wait([waiting])
         return global_index
@@ -256,14 +259,6 @@ def _first_of(view: View, held: Held) -> Rows | None:
     held.nbytes -= view.first_bytes
     view.first_bytes = 0
     return rows
-
-
-def _let_go(partition: PartitionId, view: View) -> None:
-    """A scan of a user's machine may raise anything: the others have to be closed, and its worker to go on."""
-    try:
-        view.close()
-    except Exception as error:
-        log.exception("view_not_closed", partition=partition, error=repr(error))
 
 
 def _first(machine: Machine, *, start: bytes, end: bytes | None, limit: int, chunk: int = SCAN_CHUNK) -> View:

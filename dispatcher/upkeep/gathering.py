@@ -6,8 +6,11 @@ A thread writes them; the loop looks how that goes. Dumps are users' code, too: 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Self
 
 import structlog
@@ -17,6 +20,8 @@ from logboom.state_machine import Entry, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionId
 from partitions.apply.worker import ApplyWorker
 from partitions.log.holes import Hole
+from partitions.machines.guarded import GuardedDump
+from ports.offload import Offload
 from raftlog.entries.parent_state import EMPTY, ParentState
 
 log = structlog.get_logger(__name__)
@@ -56,6 +61,10 @@ class Gathering:
     idle: list[PartitionId]
     """Those of ``missing`` that have nothing to apply, and that nobody has asked yet."""
     began: float
+    offloads: Mapping[PartitionId, Offload]
+    """What their machines are asked on."""
+    closing: Counter[PartitionId]
+    """Dumps of users' machines that are being closed off the loop, of this cut and others."""
     dumps: dict[PartitionId, StateDump] = field(default_factory=dict)
     """Captured, and not written yet."""
     reclaimable: int = 0
@@ -87,7 +96,23 @@ class Gathering:
             self.over = True
             left, self.dumps = self.dumps, {}
         for partition_id, dump in left.items():
-            let_go(partition_id, dump)
+            self.let_go(partition_id, dump)
+
+    def let_go(self, partition_id: PartitionId, dump: StateDump) -> None:
+        """Close it. A user's may wait, for whoever applies to its machine, say: so that is done off the loop."""
+        if isinstance(dump, GuardedDump):
+            self.closing[partition_id] += 1
+            with suppress(RuntimeError):  # the node is being closed
+                job = partial(let_go, partition_id, dump)
+                self.offloads[partition_id].submit(job, lambda *_: self._closed(partition_id))
+                return
+            self._closed(partition_id)
+        let_go(partition_id, dump)
+
+    def _closed(self, partition_id: PartitionId) -> None:
+        self.closing[partition_id] -= 1
+        if not self.closing[partition_id]:
+            del self.closing[partition_id]
 
     def waits_for(self, workers: Mapping[PartitionId, ApplyWorker]) -> Asked | None:
         """The dump that something waits for."""

@@ -14,7 +14,7 @@ import structlog
 
 from logboom.errors import CorruptData
 from logboom.state_machine import NOWHERE, Machine, Position
-from logboom.types import GlobalLogIndex, PartitionId
+from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.worker import ApplyWorker
 from ports.clock import Clock
@@ -77,7 +77,7 @@ class Rebuilding:
         machines: dict[PartitionId, Machine],
         workers: dict[PartitionId, ApplyWorker],
         worker_of: Callable[[PartitionId, Dedupe], ApplyWorker],
-        rebuild: Callable[[PartitionId, Machine], Remade],
+        rebuild: Callable[[PartitionId, Machine, PartitionLogIndex], Remade],
         unused: Callable[[PartitionId, Machine], Awaitable[None]],
         retire: Callable[[Machine, Machine], None],
         clock: Clock,
@@ -89,7 +89,7 @@ class Rebuilding:
         moves: Callable[[], int] = lambda: 0,
         stall_s: float = 0.0,
     ) -> None:
-        """``rebuild`` runs on ``offload``; ``want`` asks other nodes for a snapshot behind an index.
+        """``rebuild`` runs on ``offload``, and is told how far it was; ``want`` asks for a snapshot behind an index.
 
         ``unused``: until nobody looks into a machine any more. ``retire`` closes the first one, and keeps the second in
         mind no longer; on ``offload``. ``changed``: look at it again.
@@ -187,7 +187,9 @@ class Rebuilding:
         if damaged is None:
             return  # destroyed
         try:
-            found, dedupe = await self._run(partition_id, lambda: self._rebuild(partition_id, damaged))
+            found, dedupe = await self._run(
+                partition_id, lambda: self._rebuild(partition_id, damaged, worker.applied_index)
+            )
         except Exception as error:  # noqa: BLE001 - as with any other file: what is there now nobody knows
             self._fatal(error)
             return

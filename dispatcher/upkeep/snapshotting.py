@@ -7,6 +7,7 @@ into one set. When it is complete, the node compacts to the set before it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
@@ -15,7 +16,7 @@ import structlog
 
 from dispatcher.upkeep.compaction import Compaction
 from dispatcher.upkeep.due import FAILED_S, Due
-from dispatcher.upkeep.gathering import Asked, Gathering, HoleOf, Progress, Stuck, let_go, lost_of
+from dispatcher.upkeep.gathering import Asked, Gathering, HoleOf, Progress, Stuck, lost_of
 from dispatcher.upkeep.set_writing import SetWriting
 from logboom.errors import LogboomError, NotLeader, Unavailable
 from logboom.settings import ClusterSettings, SnapshotSettings
@@ -95,6 +96,7 @@ class Snapshotting:
         self._asked_first: tuple[Asked, float] | None = None
         """The dump that the gathering was seen to wait for, and since when it is the same."""
         self._stuck = Stuck()
+        self._closing = Counter[PartitionId]()
         self._look_at_dumps_at = self._look_at_holes_at = self._want_at = 0.0
         self._asked_at: float | None = None
         """When this leader last asked for a cut that has not come yet."""
@@ -209,6 +211,8 @@ class Snapshotting:
             missing=dict.fromkeys(workers),
             idle=[],
             began=now,
+            offloads={p: worker.offload for p, worker in workers.items()},
+            closing=self._closing,
             reclaimable=self._due.reclaimable,
         )
         self._gathering = gathering
@@ -228,16 +232,17 @@ class Snapshotting:
     def _captured(self, gathering: Gathering, partition_id: PartitionId, dump: StateDump | None) -> None:
         if gathering.over:
             if dump is not None:
-                let_go(partition_id, dump)
-            if self._stuck.get(partition_id) is gathering:
-                self._stuck.returned(gathering)
+                gathering.let_go(partition_id, dump)
+            later = self._stuck.get(partition_id)
+            if later is not None:  # this one, or one whose own dump would have been asked for behind this
+                self._stuck.returned(later)
             return
         if dump is None:
             self._abandon(gathering, f"the state of partition {partition_id} could not be captured", by_machine=True)
             return
         here, there = dump.position.applied_index, gathering.parent.tails.get(partition_id, EMPTY).last_index
         if here != there:  # a user's: a set with it could be loaded nowhere, or would apply twice what follows
-            let_go(partition_id, dump)
+            gathering.let_go(partition_id, dump)
             story = f"the dump of partition {partition_id} says that it is of {here}, and is of {there}"
             self._abandon(gathering, story, by_machine=True)
             return
@@ -330,7 +335,8 @@ class Snapshotting:
     def holds(self, partition_id: PartitionId) -> bool:
         """What was captured of its state is still needed: its machine must not be closed."""
         gathering = self._gathering
-        return partition_id in self._stuck or (gathering is not None and gathering.holds(partition_id))
+        held = gathering is not None and gathering.holds(partition_id)
+        return held or partition_id in self._stuck or partition_id in self._closing
 
     def _abandon(
         self,

@@ -23,7 +23,7 @@ from partitions.apply.apply_counts import Ages, ApplyCounts
 from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
 from partitions.apply.slow_groups import SlowGroups
-from partitions.apply.stops import Stop
+from partitions.apply.stops import Stop, Stops
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
 from partitions.log.recent import INLINE_RECORDS_MAX
@@ -93,10 +93,7 @@ class ApplyWorker:
         """The last one that was begun."""
         self._here = False
         """What is under way is a group that waits for its turn on the loop."""
-        self.capturing = False
-        """The machine is being asked for something of its state, for one who has it stop there."""
-        self._stops: list[Stop] = []
-        """The nearest first."""
+        self._stops = Stops(clock, self.counts.pauses)
         self._closing = False
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -208,13 +205,17 @@ class ApplyWorker:
         None: it could not be captured. That happens when it gets there, or with ``hurry`` if it is there, be it paused.
         One at a time; ``drop_cut`` takes it back. Nothing beyond ``through_index`` may have been applied.
         """
-        invariant(not any(stop.is_cut for stop in self._stops), "partition {}: two cuts at once", self.log.partition_id)
         self.stop_at(through_index, lambda machine: machine.dump(), taken, is_cut=True)
 
     def drop_cut(self) -> None:
         """Nobody wants it any more."""
-        self._stops = [stop for stop in self._stops if not stop.is_cut]
+        self._stops.drop_cut()
         self._start()
+
+    @property
+    def capturing(self) -> bool:
+        """The machine is being asked for a dump; not for what a view reads of it, which is no snapshot's to give up."""
+        return self._stops.under_way is not None and self._stops.under_way.is_cut
 
     def stop_at(
         self,
@@ -230,21 +231,25 @@ class ApplyWorker:
         """
         going = max(self.applied_index, self._aim) if self._running else self.applied_index
         invariant(going <= through_index, "a stop at {}; {} is being applied", through_index, going)
-        stop = Stop(PartitionLogIndex(through_index), capture, taken, is_cut)
-        self._stops.append(stop)
-        self._stops.sort(key=lambda each: each.through_index)
-        return stop
+        return self._stops.add(Stop(PartitionLogIndex(through_index), capture, taken, is_cut))
 
-    def go_on(self, stop: Stop) -> None:
-        """Nobody wants it any more. Idempotent."""
-        if stop in self._stops:
-            self._stops.remove(stop)
+    def go_on(self, stop: Stop) -> bool:
+        """Nobody wants it any more. True: it is being captured, and ``taken`` hears of it, but nothing waits for that.
+
+        Idempotent. Not of a cut: other than a dump what views read may go on beside ``apply``.
+        """
+        captured = self._stops.end(stop)
+        if captured:
+            self._running = False
+        if captured or self._stops.remove(stop):
             self._start()
+            self._notice_stopped()
+        return captured
 
     def hand_over(self, other: ApplyWorker) -> None:
         """``other`` goes on in the place of this one, which is closed, with a state that is as old or older."""
         self._checkpoints.fail(CorruptData(f"the state of partition {self.log.partition_id} is damaged"))
-        other._stops, self._stops = self._stops, []
+        self._stops.move_to(other._stops)
         other._cursor.raise_limit(self._cursor.limit)
         if other.applied_index < self.remembered[1]:
             other._before = self.remembered
@@ -315,7 +320,7 @@ class ApplyWorker:
         unfit = self.useless or (cursor.state is WorkerState.DAMAGED and self.damage is None)
         if self._running or self._closing or unfit:
             return
-        nearest = self._stops[0] if self._stops else None
+        nearest = self._stops.nearest
         if nearest is not None and nearest.through_index == self.applied_index:
             self._capture(nearest)  # paused, too: its state is that of here, and nothing is applied for it
             return
@@ -339,19 +344,15 @@ class ApplyWorker:
 
     def _capture(self, stop: Stop) -> None:
         """As a group of its own: nothing is applied meanwhile."""
-        self._running = self.capturing = True
-        self._aim = self.applied_index
-        self._stops.remove(stop)
-        machine, began = self.machine, self._clock.monotonic()
+        self._running, self._aim = True, self.applied_index
+        self._stops.begin(stop)
+        machine = self.machine
 
         def captured(found: Any, error: BaseException | None) -> None:
-            self._running = self.capturing = False
-            self.counts.pauses.observe(self._clock.monotonic() - began)
             if error is not None:
                 log.error("capture_failed", partition=self.log.partition_id, error=repr(error), exc_info=traced(error))
             stop.taken(found)
-            self._start()
-            self._notice_stopped()
+            self.go_on(stop)
 
         self._offload.submit(lambda: stop.capture(machine), captured)
 
@@ -392,8 +393,7 @@ class ApplyWorker:
             self.dedupe.commit()
             nbytes = sum(batch.nbytes for batch in batches)
             self._checkpoints.since += nbytes
-            took = self._clock.monotonic() - self._started
-            self.counts.applied(batches, nbytes, took, reclaimable=self.reclaimable)
+            self.counts.applied(batches, nbytes, self._clock.monotonic() - self._started, reclaimable=self.reclaimable)
             last = batches[-1]
             self._cursor.advance(Position(last.last_index, last.global_index))
             if self._before is not None and self._before[1] <= self.applied_index:

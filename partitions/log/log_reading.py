@@ -99,8 +99,8 @@ class LogReading:
         counts as one for each; the last few may exceed it.
 
         Reads only what has been written; what is in ``recent`` is taken from there. Every batch is checked
-        against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset; NotRead
-        where the disk cannot read the next one. Blocking.
+        against the digest that the parent log committed (I4). Raises CorruptData, naming file and offset, where the
+        next one is damaged, and NotRead where the disk cannot read it; in front of such a one it ends. Blocking.
         """
         return self._reader.read_committed(
             after_index=after_index,

@@ -149,7 +149,7 @@ class LogReader:
                 if NOWHERE_SEGMENT != gone.segment == committed.ref(position).segment:
                     raise  # or it has been removed, IndexCompacted; or is void since
                 continue
-            except NotRead:
+            except (NotRead, DamagedBatch):
                 if not batches:
                     raise
                 break  # whoever goes on from there is told
@@ -199,23 +199,32 @@ class LogReader:
     def _read_run(self, position: int, count: int, *, headers_only: bool) -> list[CommittedBatch]:
         """Fewer, and at least one, where one that follows cannot be read."""
         refs = [self._committed.ref(p) for p in range(position, position + count)]
-        batches = []
+        batches = list[CommittedBatch]()
         for number, (ref, view) in enumerate(zip(refs, self._views(refs, headers_only=headers_only), strict=False)):
             try:
-                batch = None if headers_only else parse_batch(view)
-                header = parse_header(view) if batch is None else batch.header
-                records = None if batch is None else batch.records()
-                origins = () if batch is None else batch.origins
-                if batch is None and header.mixed:  # no checksum of the header's covers its origins
-                    origins = parse_batch(self.read(ref)).origins
-            except DamagedBatch:
-                raise
-            except CorruptData as error:
-                raise self._damaged(ref, str(error)) from error
-            if header.digest != ref.digest:
-                raise self._damaged(ref, "is not the batch that the parent log committed")
-            batches.append(CommittedBatch(header, self._committed.global_index(position + number), records, origins))
+                batches.append(self._parsed(position + number, ref, view, headers_only=headers_only))
+            except (NotRead, DamagedBatch):
+                if not batches:
+                    raise
+                break  # whoever goes on from there is told
         return batches
+
+    def _parsed(self, position: int, ref: BatchRef, view: memoryview, *, headers_only: bool) -> CommittedBatch:
+        """What was read of one batch. Raises DamagedBatch."""
+        try:
+            batch = None if headers_only else parse_batch(view)
+            header = parse_header(view) if batch is None else batch.header
+            records = None if batch is None else batch.records()
+            origins = () if batch is None else batch.origins
+            if batch is None and header.mixed:  # no checksum of the header's covers its origins
+                origins = parse_batch(self.read(ref)).origins
+        except DamagedBatch:
+            raise
+        except CorruptData as error:
+            raise self._damaged(ref, str(error)) from error
+        if header.digest != ref.digest:
+            raise self._damaged(ref, "is not the batch that the parent log committed")
+        return CommittedBatch(header, self._committed.global_index(position), records, origins)
 
     def _views(self, refs: list[BatchRef], *, headers_only: bool) -> list[memoryview]:
         """Of the first few, and at least one, where one that follows cannot be read."""
@@ -235,7 +244,7 @@ class LogReader:
         for ref in refs:
             try:
                 views.append(memoryview(self._bytes(ref, HEADER_BYTES if headers_only else ref.length)))
-            except OSError:
+            except (OSError, DamagedBatch):
                 if not views:
                     raise
                 break  # whoever goes on from there is told

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
@@ -51,8 +51,15 @@ def kept(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
     Whoever wrote it may ask another service, too, or look for a file of his own: then it is his partition alone.
     """
-    try:
+    with _of_the_disk(name):
         return answer(name, call, *args, **kwargs)
+
+
+@contextmanager
+def _of_the_disk(name: str) -> Iterator[None]:
+    """An OSError that comes out of it is."""
+    try:
+        yield
     except OSError as error:
         if error.errno in OF_THE_DISK:
             raise
@@ -114,12 +121,13 @@ class Guarded:
 
     def position(self) -> Position:
         """See Machine."""
-        return _position(answer(self._name, self._machine.position))
+        return _position(kept(self._name, self._machine.position))
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
         """See Machine. Raises TypeError for what is no bytes: it would never be found, and so be applied again."""
-        for key, value in each(self._name, lambda: iter(self._machine.meta())):
-            yield _raw(key, "key of meta"), _raw(value, "value of meta")
+        with _of_the_disk(self._name):
+            for key, value in each(self._name, lambda: iter(self._machine.meta())):
+                yield _raw(key, "key of meta"), _raw(value, "value of meta")
 
     @property
     def unsaved_bytes(self) -> int:

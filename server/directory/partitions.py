@@ -14,7 +14,7 @@ import structlog
 from dispatcher.pipeline.rooms import Opened, Progressed
 from dispatcher.upkeep.compaction import removes
 from dispatcher.upkeep.rebuilding import Rebuilt, Remade, SetNeeded
-from logboom.errors import ConfigError, CorruptData, InvalidRequest
+from logboom.errors import ConfigError, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
@@ -241,9 +241,12 @@ class PartitionRooms:
         opened = self._fresh[partition_id] = Opened(found.machine, found.lacks, dedupe)
         return opened
 
-    def rebuild(self, partition_id: PartitionId, damaged: Machine, voids: Voids) -> Remade:
-        """Another machine in the place of a damaged one, which stays open; ``voids``: as of now. Blocking."""
-        found = self._states.rebuild(partition_id, self.logs[partition_id], damaged, voids)
+    def rebuild(self, partition_id: PartitionId, damaged: Machine, applied: int, voids: Voids) -> Remade:
+        """Another machine in the place of a damaged one, which stays open; see States. Blocking."""
+        store = self.logs[partition_id]
+        found = self._or_absent(
+            partition_id, lambda: self._states.rebuild(partition_id, store, damaged, applied, voids)
+        )
         return Remade(found, Dedupe(self._apply[partition_id], found.machine.meta()))
 
     def renew(self, partition_id: PartitionId, through_index: int) -> bool:
@@ -371,12 +374,18 @@ class PartitionRooms:
         voids: Voids = NOTHING_VOID,
         leads_to: LeadsTo | None = None,
     ) -> Rebuilt:
+        name = self._kinds[partition_id].state_machine
+        with nullcontext() if name in BUILT_IN else _named_if_slow(partition_id, name):
+            return self._or_absent(
+                partition_id, lambda: self._states.open(partition_id, store, installing, voids, leads_to=leads_to)
+            )
+
+    def _or_absent(self, partition_id: PartitionId, found: Callable[[], Rebuilt]) -> Rebuilt:
         """A user's class that is not here, or that cannot open it, costs its partition on this node, not the node."""
         name = self._kinds[partition_id].state_machine
         try:
-            with nullcontext() if name in BUILT_IN else _named_if_slow(partition_id, name):
-                return self._states.open(partition_id, store, installing, voids, leads_to=leads_to)
-        except (OSError, InvariantViolated, CorruptData):
+            return found()
+        except (OSError, InvariantViolated):
             raise
         except Exception as error:
             if name in BUILT_IN:

@@ -119,20 +119,24 @@ class States:
         return self._remade(partition_id, machine, needed, installing, leads_to=leads_to, most=most, void=void)
 
     def rebuild(
-        self, partition_id: PartitionId, store: PartitionLog, damaged: Machine, voids: Voids = NOTHING_VOID
+        self,
+        partition_id: PartitionId,
+        store: PartitionLog,
+        damaged: Machine,
+        applied: int,
+        voids: Voids = NOTHING_VOID,
     ) -> Rebuilt:
         """While the node runs: another machine in the place of a damaged one, which stays open until ``retire``.
 
-        ``voids``: as of now.
+        It had ``applied`` so far, which it is not asked itself any more. ``voids``: as of now.
         """
         with self._lock:
             self._retired.append(damaged)
         self._set_aside(partition_id)
         # Nor from a set that was fetched, and not installed: its log would be behind it, and who waits in between.
-        most = damaged.position().applied_index
-        void = voids.needed(partition_id, most)
+        void = voids.needed(partition_id, applied)
         needed = _needed(store, void)
-        rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=most, void=void)
+        rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=applied, void=void)
         with self._lock:
             self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
@@ -208,7 +212,7 @@ class States:
         machine = self._open_machine(partition_id, directory)
         try:
             _look(machine)
-        except CorruptData:
+        except Exception:
             _give_up(machine)
             raise
         return machine
@@ -323,6 +327,7 @@ def _look(machine: Machine) -> None:
     Of our own machines the bytes are checked. What a user's hands back has to be what it was given: nobody could begin.
     """
     users = isinstance(machine, Guarded)
+    machine.position()
     for _, raw in machine.meta():
         if users:
             Producer.decode(raw)

@@ -24,7 +24,7 @@ MUTANTS: Final = (
                 "if _digest(header.previous_digest, bytes(view[: HEAD.size]), metadata, data) != header.digest:",
                 "if False:",
             ),
-            Edit("partitions.log.reading:LogReader._read_run", "if header.digest != ref.digest:", "if False:"),
+            Edit("partitions.log.reading:LogReader._parsed", "if header.digest != ref.digest:", "if False:"),
             Edit("partitions.log.reading:LogReader._read", "if found.digest != ref.digest:", "if False:"),
         ),
     ),

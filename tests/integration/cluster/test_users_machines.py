@@ -162,6 +162,29 @@ def test_calls_that_do_not_return_keep_no_thread_that_others_need(tmp_path: Path
             client.submit(partition, Record(b"x"), wait="applied")
 
 
+def test_a_scan_that_does_not_return_costs_a_view_and_not_its_partition(tmp_path: Path, refuse: Path) -> None:
+    """It applied nothing any more, the node took no snapshot, and what was destroyed was never closed."""
+    hangs = refuse.with_name("refuse-to-scan")
+    with (
+        LocalCluster(nodes=1, partitions=1, directory=tmp_path / "c", settings=SETTINGS) as cluster,
+        cluster.client(timeout=20) as client,
+    ):
+        created = client.create_partition(state_machine="counter")
+        client.submit(created, Record(b"x"), wait="applied")
+        assert [tuple(each)[:2] for each in client.scan_view([KV, created])] == [(created, b"count")]
+        hangs.touch()
+        with pytest.raises(LogboomError):
+            list(client.scan_view([KV, created], timeout=2))
+        last = client.submit(created, Record(b"x"), wait="applied").global_index
+        assert client.create_snapshot()["global_index"] >= last
+        assert client.get(created, b"count") == (2,)
+        client.destroy_partition(created)
+        hangs.unlink()
+        client.submit(KV, Put(b"k", b"v"), wait="applied")
+        cluster.kill("n1", signal.SIGTERM)
+        assert cluster.wait_ended("n1", timeout=20) == 0
+
+
 @pytest.mark.parametrize("mode", ["write_ahead", "write_behind"])
 def test_an_open_that_does_not_return_on_others_keeps_nothing_but_its_partition_from_going_on(
     tmp_path: Path, refuse: Path, *, mode: str

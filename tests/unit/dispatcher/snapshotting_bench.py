@@ -48,6 +48,7 @@ class Worker:
         self.applied_index = applied
         self.asked: tuple[int, Callable[[Any], None]] | None = None
         self.hurries = 0
+        self.offload: Any = None
         self.broken = self.useless = self.capturing = False
         self.dumps: list[Closing] = []
 

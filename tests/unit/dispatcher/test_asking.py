@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,10 +14,13 @@ import pytest
 from dispatcher.pipeline.partitioning import Partitioning
 from dispatcher.reading import reads
 from dispatcher.reading.asking import Asking
+from dispatcher.reading.views import Views
 from logboom.settings import ClusterSettings
 from logboom.state_machine import NOWHERE
 from logboom.types import PartitionId
+from partitions.machines.guarded import guard
 from server.world.offload_os import ThreadOffload
+from tests.unit.dispatcher import scans_world, views_world
 
 P = PartitionId(0)
 
@@ -99,6 +102,54 @@ async def test_whatever_it_raises_its_asker_is_told(offload: ThreadOffload, erro
     with pytest.raises((RuntimeError, ValueError), match=r"raised|no"):
         await asyncio.wait_for(Asking(offload, hold).run(ask), 20)
     assert held == [0]
+
+
+class Ends:
+    """At the end of a scan it has something to do, for which it waits."""
+
+    needs_records, unsaved_bytes = False, 0
+
+    def __init__(self) -> None:
+        self.go_on, self.ended_by = threading.Event(), list[int]()
+
+    def scan(self, **_: object) -> Iterator[Any]:
+        try:
+            yield [(b"k", b"v")], NOWHERE
+        finally:
+            self.go_on.wait(20)
+            self.ended_by.append(threading.get_ident())
+
+
+@pytest.mark.parametrize("kind", ["scan", "view"])
+async def test_what_a_users_machine_does_at_the_end_of_a_scan_is_done_off_the_loop(
+    offload: ThreadOffload, kind: str
+) -> None:
+    """The loop waited for it, for as long as an `apply` that had its lock: no heartbeat left, and others elected."""
+    machine, held = Ends(), [0]
+    guarded: Any = guard("mine", cast(Any, machine))
+    guarded.applied = 0
+    backend: Any
+
+    def hold() -> Callable[[], None]:
+        held[0] += 1
+        return lambda: held.__setitem__(0, held[0] - 1)
+
+    if kind == "scan":
+        backend = scans_world.Backend(scans_max=1)
+        backend.machine = guarded
+        frames = scans_world.scan(backend)
+    else:
+        backend = views_world.Backend({0: 0})
+        backend.workers[0].machine = guarded
+        frames = views_world.scan(backend, Views(backend, views_max=1), 0)
+    backend.offload = Asking(offload, hold)
+    await anext(frames)
+    await frames.aclose()
+    assert (held, machine.ended_by) == ([1], []), "it stays open until then"
+    machine.go_on.set()
+    await until(lambda: held == [0])
+    assert len(machine.ended_by) == 1
+    assert machine.ended_by[0] != threading.get_ident()
 
 
 async def test_digests_leave_the_other_threads_to_others(offload: ThreadOffload) -> None:

@@ -55,6 +55,8 @@ class World:
         self.workers: dict[PartitionId, Any] = {P: Worker(10)}
         self.machines: dict[PartitionId, Any] = {P: object()}
         self.made: list[object] = []
+        self.applied: list[int] = []
+        """How far those were that it was made for."""
         self.lacks: SetNeeded | None = None
         self.wanted: list[str] = []
         self.behind: list[int] = []
@@ -84,8 +86,9 @@ class World:
     async def run(self, job: Callable[[], Any]) -> Any:
         return job()
 
-    def _rebuild(self, partition: PartitionId, damaged: Any) -> Remade:
+    def _rebuild(self, partition: PartitionId, damaged: Any, applied: int) -> Remade:
         self.made.append(damaged)
+        self.applied.append(applied)
         return Remade(Rebuilt(cast("Any", object()), self.lacks), Dedupe(ApplySettings()))
 
     async def _unused(self, partition: PartitionId, machine: Any) -> None:
@@ -108,7 +111,7 @@ async def test_one_that_is_damaged_on_its_way_is_made_anew_again() -> None:
     on_its_way = world.machines[P]
     repaired = await world.damage("second")
     assert world.made[-1] is on_its_way
-    assert len(world.made) == 2
+    assert (len(world.made), world.applied) == (2, [10, 4])
     assert world.rebuilding.shown(P) == (Position(PartitionLogIndex(10), GlobalLogIndex(10)), "damaged")  # I7
     world.workers[P].applied = Position(PartitionLogIndex(10), GlobalLogIndex(10))
     assert world.rebuilding.shown(P)[1] == "running"

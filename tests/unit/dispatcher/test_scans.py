@@ -52,7 +52,7 @@ async def test_one_that_fails_or_is_given_up_leaves_nothing() -> None:
     backend.check_nothing_is_left()
     fails = scan(backend)
     await anext(fails)
-    backend.offload = SimpleNamespace(run=lambda _: (_ for _ in ()).throw(Unavailable("gone")))  # type: ignore[assignment]
+    backend.run = lambda _: (_ for _ in ()).throw(Unavailable("gone"))  # type: ignore[method-assign]
     with pytest.raises(Unavailable):
         await anext(fails)
     backend.check_nothing_is_left()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,13 @@ from dispatcher.upkeep.due import FAILED_S
 from dispatcher.upkeep.snapshotting import CUT, HOLE_LOOK_S, WAITERS_MAX
 from logboom.errors import DeadlineExceeded, Unavailable
 from logboom.settings import SnapshotSettings
-from logboom.state_machine import Entry
+from logboom.state_machine import NOWHERE, Entry
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
 from partitions.log.holes import Hole
+from partitions.machines.guarded import GuardedDump
+from server.world.offload_os import ThreadOffload
 from tests.unit.dispatcher.snapshotting_bench import Bench, Closing
+from tests.unit.partitions.worker_world import HeldOffload, world
 
 BEHIND, CAPTURED = PartitionId(0), PartitionId(1)
 STALL_S = SnapshotSettings().dump_stall_ms / 1000
@@ -230,6 +234,42 @@ class Silent(Closing):
         return super().entries()
 
 
+async def test_a_dump_of_a_users_that_nobody_reads_is_closed_off_the_loop_and_its_machine_later() -> None:
+    """The loop waited for it, for as long as an `apply` that had its lock: no heartbeat left, and others elected."""
+    bench, threads, go_on = Bench(partitions=2), ThreadOffload(workers=1, name="users"), threading.Event()
+    closed_by = list[int]()
+
+    def close() -> None:
+        go_on.wait(20)
+        closed_by.append(threading.get_ident())
+
+    bench.cut(30)
+    dump: Any = SimpleNamespace(close=close)
+    gathering = bench.taking._gathering
+    assert gathering is not None
+    gathering.offloads = {BEHIND: threads}
+    gathering.dumps[BEHIND].close()
+    gathering.dumps[BEHIND] = GuardedDump("mine", dump, gathering.dumps[BEHIND].position)
+    bench.taking._abandon(gathering, "a test")
+    assert bench.taking.progress() is None
+    assert closed_by == []
+    assert (bench.taking.holds(BEHIND), bench.taking.holds(CAPTURED)) == (True, False)
+    go_on.set()
+    async with asyncio.timeout(20):
+        while bench.taking.holds(BEHIND):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+    assert len(closed_by) == 1
+    assert closed_by[0] != threading.get_ident()
+    await threads.close()
+    bench.cut(31)
+    dump.close = lambda: closed_by.append(0)
+    gathering = bench.taking._gathering
+    assert gathering is not None
+    gathering.offloads = {BEHIND: threads}
+    gathering.let_go(BEHIND, GuardedDump("mine", dump, NOWHERE))
+    assert (closed_by[1:], gathering.closing) == ([0], {}), "a node that ends has no threads any more"
+
+
 def wait_in_vain(bench: Bench) -> None:
     for _ in range(3):
         bench.now += STALL_S
@@ -293,6 +333,51 @@ def test_a_machine_that_does_not_return_from_dump_is_given_up_too() -> None:
     late = Closing(10)
     taken(late)
     assert late.closed
+    worker.applied_index = 10
+    bench.cut(50)
+    bench.offload.run()
+    assert bench.sets() == [50]
+
+
+def test_a_view_that_takes_long_is_no_dump_that_hangs() -> None:
+    """The cut was given up, and nobody heard of a dump's end: no snapshot was taken there until the next start."""
+    bench, seen = Bench(), list[object]()
+    with world(HeldOffload) as w:
+        w.machine.dump = lambda: Closing(10)  # type: ignore[attr-defined]
+        bench.workers[BEHIND] = w.worker  # type: ignore[assignment]
+
+        async def story() -> None:
+            w.commit(5)
+            w.notify()
+            w.finish()
+            w.worker.stop_at(10, lambda _: "view", seen.append)
+            w.worker.hurry()
+            bench.cut(30)
+            wait_in_vain(bench)
+            assert (bench.taking.progress() is None, len(bench.taking.stuck)) == (False, 0)
+            assert (seen, w.under_way) == ([], 1), "the view is read, the dump is asked for behind it"
+            w.finish()
+            w.finish()
+            bench.offload.run()
+
+        w.run(story)
+    assert (seen, bench.sets(), bench.taking.failed) == (["view"], [30], 0)
+    assert not bench.taking.holds(BEHIND)
+
+
+def test_a_dump_of_a_cut_that_was_given_up_before_ends_what_was_given_up_for_it() -> None:
+    """Nobody heard of its end: no snapshot was taken there until the next start."""
+    bench = under_way()
+    worker = bench.workers[BEHIND]
+    (_, taken), worker.asked = worker.asked, None  # type: ignore[misc]
+    worker.capturing = True
+    bench.taking._abandon(bench.taking._gathering, "for another reason")  # type: ignore[arg-type]
+    bench.cut(40)
+    wait_in_vain(bench)
+    assert (bench.taking.progress(), list(bench.taking.stuck)) == (None, [BEHIND])
+    worker.capturing = False
+    taken(Closing(10))
+    assert not bench.taking.holds(BEHIND)
     worker.applied_index = 10
     bench.cut(50)
     bench.offload.run()

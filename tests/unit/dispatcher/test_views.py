@@ -20,7 +20,7 @@ from logboom.errors import (
 )
 from logboom.types import PartitionId
 from tests.unit.dispatcher.scans_world import Machine
-from tests.unit.dispatcher.views_world import Backend, collect, scan
+from tests.unit.dispatcher.views_world import Backend, Worker, collect, scan
 
 
 async def test_each_is_seen_where_its_log_ended_in_that_turn() -> None:
@@ -45,6 +45,35 @@ async def test_one_that_does_not_come_so_far_is_not_waited_for_for_ever() -> Non
     backend.workers[1].apply(5)
     with pytest.raises(Unavailable, match="partitions 0 have not"):
         await collect(scan(backend, Views(backend, views_max=2), 0, 1, timeout=0.01))
+    backend.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("how", ["late", "given up"])
+@pytest.mark.parametrize("anew", [False, True], ids=["", "made anew"])
+async def test_a_machine_that_does_not_give_its_first_keys_goes_on_without_and_stays_open(
+    how: str, *, anew: bool
+) -> None:
+    """Its partition applied nothing until they came, and if they never did could not be destroyed."""
+    backend = Backend({0: 3, 1: 5})
+    views = Views(backend, views_max=2)
+    frames = scan(backend, views, 0, 1, timeout=0.01 if how == "late" else 5.0)
+    task = asyncio.ensure_future(collect(frames))
+    await asyncio.sleep(0)
+    worker = backend.workers[0]
+    worker.machine.applied = 3
+    if anew:  # the first has handed over
+        worker = Worker()
+        worker.stops, backend.workers[0].stops = backend.workers[0].stops, []
+        worker.machine.applied, backend.workers[0] = 3, worker
+    stop = worker.begin()
+    if how == "late":
+        with pytest.raises(Unavailable, match="partitions 0, 1 have not"):
+            await task
+    else:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert (worker.under_way, views.open, backend.used) == ([], 0, 1), "it is still asked"
+    stop.taken(stop.capture(worker.machine))
     backend.check_nothing_is_left()
 
 

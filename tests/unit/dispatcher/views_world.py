@@ -20,6 +20,8 @@ class Worker:
     def __init__(self) -> None:
         self.machine = Machine()
         self.stops: list[Any] = []
+        self.under_way: list[Any] = []
+        """Threads are at them."""
 
     @property
     def applied_index(self) -> int:
@@ -30,9 +32,18 @@ class Worker:
         self.stops.append(stop)
         return stop
 
-    def go_on(self, stop: Any) -> None:
+    def go_on(self, stop: Any) -> bool:
         if stop in self.stops:
             self.stops.remove(stop)
+        waited = stop in self.under_way
+        if waited:
+            self.under_way.remove(stop)
+        return waited
+
+    def begin(self) -> Any:
+        """A thread asks the machine, which takes its time."""
+        self.under_way.append(self.stops.pop(0))
+        return self.under_way[-1]
 
     def apply(self, index: int) -> None:
         for number in range(self.machine.applied, index + 1):
@@ -64,6 +75,15 @@ class Backend:
         self.wakers: dict[int, list[Callable[..., None]]] = {}
         self.fresh = asyncio.Event()
         self.fresh.set()
+
+    def hold(self) -> Callable[[], None]:
+        """A machine is kept open by whoever reads it."""
+        self.used += 1
+
+        def let_go() -> None:
+            self.used -= 1
+
+        return let_go
 
     def threads_of(self, _: int, __: object) -> Any:
         return self.offload

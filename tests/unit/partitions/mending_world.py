@@ -42,8 +42,8 @@ def commit(log: PartitionLog, batches: list[Batch]) -> None:
         log.commit(last_index=batch.last_index, digest=batch.digest, global_index=number, term=1)
 
 
-def read(log: PartitionLog) -> list[bytes]:
-    found = log.read_committed(after_index=0, through_index=1 << 40, max_bytes=1 << 30)
+def read(log: PartitionLog, after_index: int = 0) -> list[bytes]:
+    found = log.read_committed(after_index=after_index, through_index=1 << 40, max_bytes=1 << 30)
     return [b.header.digest for b in found]
 
 

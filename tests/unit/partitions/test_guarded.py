@@ -20,7 +20,7 @@ from tests.unit.partitions.worker_world import Untold
 
 def machine(**parts: Any) -> Any:
     usual = {"needs_records": False, "unsaved_bytes": 0, "position": lambda: NOWHERE}
-    return guard("mine", SimpleNamespace(**usual, **parts))
+    return guard("mine", SimpleNamespace(**usual | parts))
 
 
 def leaves(*_: Any, **__: Any) -> NoReturn:
@@ -147,7 +147,7 @@ def test_a_dump_is_closed_and_read_through_it_too() -> None:
     assert closed == [True]
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "close", "discard", "load"])
+@pytest.mark.parametrize("name", ["checkpoint", "close", "discard", "load", "position", "meta"])
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
@@ -166,7 +166,7 @@ def test_only_what_the_disk_says_ends_a_node(name: str, error: OSError, raised: 
 
     found = machine(**{name: fails})
     with pytest.raises(raised) as caught:
-        getattr(found, name)(*([iter(()), NOWHERE] if name == "load" else []))
+        dict(getattr(found, name)(*([iter(()), NOWHERE] if name == "load" else [])))
     assert isinstance(caught.value, OSError) is (raised is OSError)
     assert raised is OSError or repr(error) in str(caught.value)
 

@@ -16,7 +16,7 @@ def test_a_damaged_batch_comes_back_at_another_place(number: int) -> None:
     bad = batches[number]
     damage(disk, log, bad)
     with pytest.raises(DamagedBatch) as caught:
-        read(log)
+        read(log, bad.header.first_index - 1)
     assert (caught.value.last_index, caught.value.digest) == (bad.last_index, bad.digest)
     assert log.lose(bad.last_index, bad.digest)
     assert not log.lose(bad.last_index, bad.digest), "lost twice"
@@ -34,6 +34,21 @@ def test_a_damaged_batch_comes_back_at_another_place(number: int) -> None:
     again = open_log(disk)
     commit(again, batches)
     assert read(again) == [b.digest for b in batches], "the old copy was preferred"
+
+
+@pytest.mark.parametrize("more", [(), (COUNT - 1,)], ids=["one", "two"])
+@pytest.mark.parametrize("number", range(COUNT - 2))
+def test_what_is_whole_in_front_of_a_damaged_batch_is_read(number: int, more: tuple[int, ...]) -> None:
+    """It was not applied before the damage was mended, and for good where nobody had that batch."""
+    disk, log, batches = grown()
+    for each in (number, *more):
+        damage(disk, log, batches[each])
+    if number:
+        assert read(log) == [b.digest for b in batches[:number]]
+    with pytest.raises(DamagedBatch) as caught:
+        read(log, batches[number].header.first_index - 1)
+    assert caught.value.digest == batches[number].digest
+    assert read(log, batches[number].last_index) == [b.digest for b in batches[number + 1 : COUNT - len(more)]]
 
 
 def test_a_tentative_batch_can_be_lost_and_comes_back() -> None:

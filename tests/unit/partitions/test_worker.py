@@ -12,6 +12,7 @@ from ports.scrub import AGAIN_S
 from tests.unit.partitions.batches import flush
 from tests.unit.partitions.sectors import BadSectors
 from tests.unit.partitions.worker_world import HeldOffload, failures, pauses, world
+from tests.unit.raftlog.world import MemoryDisk
 
 
 class TestApplying:
@@ -272,6 +273,27 @@ class TestPause:
             w.run(story)
             assert w.machine.applied == w.reported == [1, 3, 5, 7, 9]
             assert w.worker.state == "running"
+
+    def test_what_is_whole_in_front_of_damage_is_applied_and_that_is_told_at_once(self) -> None:
+        disk = MemoryDisk()
+        with world(disk=disk, recent_bytes=0) as w:
+
+            async def story() -> None:
+                w.worker.pause()
+                w.commit(5)
+                third = w.batches[2]
+                place = w.log.find(third.last_index, third.digest)
+                assert place is not None
+                disk.files[w.log._path(place.segment)][place.offset + place.length - 1] ^= 1
+                w.worker.resume()
+                w.notify()
+                await asyncio.sleep(0.01)
+                assert (w.worker.state, w.states[-1]) == ("damaged", "damaged")
+                assert w.worker.damage is not None
+                assert w.worker.damage.digest == third.digest
+
+            w.run(story)
+            assert w.machine.applied == w.reported == [1, 3]
 
     def test_a_pause_holds_though_the_group_under_way_fails(self) -> None:
         with world(HeldOffload) as w:

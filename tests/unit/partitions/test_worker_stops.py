@@ -59,6 +59,52 @@ def test_who_does_not_want_it_any_more_holds_nothing_up() -> None:
         w.run(story)
 
 
+def test_what_is_captured_for_nobody_is_not_waited_for() -> None:
+    """A scan of a user's machine that did not return, which a view had asked for, stopped its partition for good."""
+    with world(HeldOffload, batches_max=1) as w:
+        taken: list[object] = []
+
+        async def story() -> None:
+            w.commit(1)
+            w.notify()
+            w.finish()
+            stop = w.worker.stop_at(w.ends[0], lambda _: "late", taken.append)
+            w.worker.hurry()
+            w.commit(2)
+            w.notify()
+            assert w.under_way == 1
+            assert w.worker.go_on(stop), "it is told of it all the same"
+            assert not w.worker.go_on(stop)
+            w.finish(1)
+            assert w.worker.applied_index == w.ends[1]
+            assert w.under_way == 2
+            w.finish(0)
+            assert taken == ["late"]
+            w.worker.hurry()
+            assert w.under_way == 1, "one group at a time"
+            w.finish()
+            assert w.worker.applied_index == w.ends[2]
+
+        w.run(story)
+
+
+def test_nor_by_whoever_closes_it() -> None:
+    """A partition could be destroyed no more, nor its state be made anew."""
+    with world(HeldOffload) as w:
+
+        async def story() -> None:
+            stop = w.worker.stop_at(0, lambda _: "late", lambda _: None)
+            w.worker.hurry()
+            closing = asyncio.ensure_future(w.worker.close())
+            await asyncio.sleep(0)
+            assert not closing.done()
+            w.worker.go_on(stop)
+            await closing
+            w.finish()
+
+        w.run(story)
+
+
 def test_a_cut_and_a_view_of_the_same_place_are_both_served() -> None:
     with world(HeldOffload) as w:
         w.machine.dump = lambda: "dump"  # type: ignore[attr-defined]

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from chaos.sim.disk import SimDisk
-from logboom.errors import InvalidRequest
+from logboom.errors import CorruptData, InvalidRequest
 from logboom.settings import ApplySettings, Settings, SnapshotSettings
 from logboom.state_machine import NOWHERE, Position
 from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
@@ -27,6 +27,7 @@ from raftlog.journal.journal import Journal
 from server.directory import partitions
 from server.directory.changes import created_in
 from server.directory.partitions import PartitionRooms
+from server.directory.states import NOTHING_VOID
 from server.directory.trials import THERE, carry_over
 from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.store import failing_syncs
@@ -272,6 +273,36 @@ def test_one_that_nobody_needs_keeps_no_other_from_being_saved() -> None:
     rooms.close()
     assert gone.closed
     assert kept.closed
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("no service"), CorruptData("a file"), TypeError("open")])
+def test_a_class_that_does_not_open_when_a_state_is_made_anew_costs_its_partition(error: Exception) -> None:
+    """Its node ended, whatever that raised; at a start one whose class found even a new state damaged did."""
+
+    def fails(*_: object) -> NoReturn:
+        raise error
+
+    disk, p = SimDisk(random.Random(0)), PartitionId(3)
+    filled(disk, "3")
+    rooms, closed = made(disk), list[bool]()
+    rooms._kinds[p], rooms._apply[p] = PartitionKind("mine", DurabilityMode.WRITE_AHEAD), ApplySettings()
+    rooms.logs[p] = cast(Any, SimpleNamespace(first_available_index=1))
+    rooms._states._open_machine = fails
+    damaged = cast(Any, SimpleNamespace(close=lambda: closed.append(True)))
+    (machine, lacks), _ = rooms.rebuild(p, damaged, 7, NOTHING_VOID)
+    assert lacks is not None
+    assert (lacks.to_be_fetched, repr(error) in lacks.story) == (False, True)
+    with pytest.raises(CorruptData, match="cannot be opened here"):
+        machine.get([b"k"])
+    rooms.retire(damaged, machine)
+    assert closed == [True]
+    disk.make_directory(ROOT / "3" / "state")
+    assert rooms._state(p, rooms.logs[p], None).lacks is not None
+    rooms._kinds[p] = rooms._kinds[p]._replace(state_machine="kv")
+    if not disk.exists(ROOT / "3" / "state"):
+        disk.make_directory(ROOT / "3" / "state")
+    with pytest.raises(type(error)):
+        rooms.rebuild(p, damaged, 7, NOTHING_VOID)
 
 
 def test_a_machine_that_does_not_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

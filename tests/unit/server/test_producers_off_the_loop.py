@@ -92,7 +92,7 @@ async def test_of_a_state_that_is_made_anew() -> None:
         machines=rooms.machines,
         workers=workers,
         worker_of=lambda partition_id, dedupe: rooms.worker(partition_id, lambda _: None, dedupe),
-        rebuild=lambda partition_id, damaged: rooms.rebuild(partition_id, damaged, cast("Any", None)),
+        rebuild=lambda p, damaged, applied: rooms.rebuild(p, damaged, applied, cast("Any", None)),
         unused=unused,
         retire=lambda *_: None,
         clock=cast("Any", SimpleNamespace(monotonic=lambda: 0.0)),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dispatcher.upkeep.rebuilding import Rebuilt
+from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
 from logboom.state_machine import Entry, Machine, Position, Space
 from logboom.types import GlobalLogIndex, PartitionId
@@ -39,6 +41,13 @@ class Garbles(KvMachine):
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
         if self.position().applied_index:
             yield b"p" * 16, b"garbage"
+
+
+class Lost(KvMachine):
+    """A machine of a user: where it keeps how far it is is damaged, and nothing else."""
+
+    def position(self) -> Position:
+        raise CorruptData("the position is not one")
 
 
 @pytest.fixture
@@ -81,7 +90,10 @@ def test_a_damaged_one_is_kept_aside_and_made_anew_from_the_newest_set(world: Wo
     assert world.aside() == ["state.damaged-1"]
 
 
-def test_so_is_one_that_garbles_its_producers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Garbles, Lost])
+def test_so_is_one_that_garbles_its_producers(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: type[KvMachine]
+) -> None:
     """The node of a user's machine, which has no sums of its own, never started again."""
     world.saved(7)
     world.set_at(7)
@@ -89,7 +101,7 @@ def test_so_is_one_that_garbles_its_producers(world: World, monkeypatch: pytest.
 
     def open_machine(_: PartitionId, directory: Path) -> Machine:
         file = world.files.open(directory, ApplySettings())
-        made.append(guard("users", KvMachine(file) if made else Garbles(file)))
+        made.append(guard("users", KvMachine(file) if made else kind(file)))
         return made[-1]
 
     monkeypatch.setattr(world.states, "_open_machine", open_machine)
@@ -233,10 +245,22 @@ def test_while_it_runs_the_damaged_one_stays_readable_for_those_who_hold_it(worl
     world.set_at(6)
     damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
     with damaged.dump() as dump:
-        machine, lacks = world.states.rebuild(P, log_from(1), damaged)
+        machine, lacks = world.states.rebuild(P, log_from(1), damaged, 7)
         assert (machine.position(), lacks) == (position(6), None)
         assert list(dump.entries()) == [(Space.STATE, b"k", b"b7")]
     assert machine.get([b"k"])[0] == [b"6"]
+    world.states.close()
+
+
+def test_a_damaged_one_is_not_asked_how_far_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raised once more what had just been found: its node ended."""
+    world.saved(7)
+    world.set_at(6)
+    damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
+    monkeypatch.setattr(damaged, "position", partial(Lost.position, damaged))
+    machine, lacks = world.states.rebuild(P, log_from(1), damaged, 7)
+    assert (machine.position(), lacks) == (position(6), None)
+    monkeypatch.undo()
     world.states.close()
 
 
@@ -246,8 +270,8 @@ def test_a_damaged_one_is_closed_once_nobody_reads_from_it_and_what_has_its_plac
     world.saved(7)
     world.set_at(6)
     first, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
-    second, _ = world.states.rebuild(P, log_from(1), first)
-    third, _ = world.states.rebuild(P, log_from(1), second)
+    second, _ = world.states.rebuild(P, log_from(1), first, 7)
+    third, _ = world.states.rebuild(P, log_from(1), second, 6)
     closed = list[Machine]()
 
     def discard(machine: KvMachine) -> None:
@@ -267,7 +291,7 @@ def test_a_set_that_was_fetched_and_not_installed_is_not_begun_with_while_it_run
     world.set_at(6)
     damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
     world.set_at(9)
-    machine, lacks = world.states.rebuild(P, log_from(1), damaged)
+    machine, lacks = world.states.rebuild(P, log_from(1), damaged, 7)
     assert (machine.position(), lacks) == (position(6), None)
     world.states.close()
 

@@ -33,7 +33,7 @@ class TestVoid:
         if first == 5:
             world.set_at(5)
         damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
-        found = world.states.rebuild(P, log_from(first), damaged, voids((7, True)))
+        found = world.states.rebuild(P, log_from(first), damaged, 9, voids((7, True)))
         assert found.machine.position() == position(0)
         assert found.lacks is not None
         assert found.lacks.behind == 6
@@ -52,7 +52,7 @@ class TestVoid:
         for index in (5, 7):
             world.set_at(index)
         damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
-        found = world.states.rebuild(P, log_from(1), damaged, voids((7, True)))
+        found = world.states.rebuild(P, log_from(1), damaged, 9, voids((7, True)))
         assert (found.lacks, found.machine.position()) == (None, position(7))
 
     @pytest.mark.parametrize("rows", [[(7, False)], [(7, True), (7, False)], [(10, True)]])
@@ -62,5 +62,5 @@ class TestVoid:
         world.saved(9)
         world.set_at(5)
         damaged, _ = world.states.open(P, log_from(1), None, leads_to=anywhere)
-        found = world.states.rebuild(P, log_from(1), damaged, voids(*rows))
+        found = world.states.rebuild(P, log_from(1), damaged, 9, voids(*rows))
         assert (found.lacks, found.machine.position()) == (None, position(5))

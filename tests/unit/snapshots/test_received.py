@@ -66,6 +66,29 @@ def test_another_nodes_takes_the_place_of_the_very_one_that_is_damaged(taken: bo
     assert ([meta.global_index for meta in again.sets()], again.damaged) == ([INDEX], ())
 
 
+@pytest.mark.parametrize("whose", ["its own", "another node's"])
+def test_one_that_could_not_be_removed_is_in_nobodys_way(whose: str) -> None:
+    """No set of that index was made here, or taken from elsewhere, until the node was started again."""
+    disk, source = SimDisk(random.Random(1)), SnapshotStore(SimDisk(random.Random(2)), HERE)
+    make(source)
+    store = SnapshotStore(disk, HERE)
+    states, (copy, _) = source.open_states(INDEX), store.fetch(INDEX)
+    copy.write([states.read(offset=0, length=states.size())], offset=0)
+    copy.close()
+    writer = store.begin(INDEX)
+
+    def fail(operation: str, path: Path, _: int) -> None:
+        if operation == "remove":
+            disk.hook = None
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+
+    disk.hook = fail
+    with pytest.raises(OSError, match=os.strerror(errno.EBUSY)):
+        store.abandon(writer)
+    meta = make(store) if whose == "its own" else store.adopt_fetched(source.raw_meta(INDEX), INDEX)
+    assert SnapshotStore(disk, HERE).sets() == store.sets() == [meta]
+
+
 def _bad_from(bad: int) -> Any:
     read = SimFile.read
 
