@@ -66,8 +66,9 @@ class Engine(Replication):
     def tick(self) -> bool:
         """Everything that is due now. True: committed entries are left to apply, tick again soon."""
         now = self.clock.monotonic()
+        passed = self._look_at_clock(now)
         if not self.is_leader:
-            self._campaign_if_due(now)
+            self._campaign_if_due(now, passed)
         return self._lead(now) if self.is_leader else self._apply_committed()
 
     def _lead(self, now: float) -> bool:
