@@ -24,7 +24,7 @@ from tests.unit.raftlog.voter_world import THEIRS, Voter, append_entries, journa
 
 def test_a_message_whose_first_payload_is_missing_still_asks_for_the_entry_before() -> None:
     """Cut down to a bare heartbeat, nobody ever said that the entries before it were not here either."""
-    message, missing = gate.pass_through(append_entries(10, 12), lambda _: False)
+    message, missing = gate.pass_through(append_entries(10, 12), lambda *_: False)
     assert (missing, message["entries"], message["prevLogIdx"]) == (10, [], 9)
 
 
