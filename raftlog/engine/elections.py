@@ -56,7 +56,7 @@ class Elections(Quorums):
     # -- standing for election
 
     def listens(self) -> None:
-        """Others can call it from now on."""
+        """Others can call it from now on, or again."""
         begins = self.membership.current
         if self.journal.last_index == 1 and begins.index == 1 and begins.voters == (self.membership.node_id,):
             earliest = self.clock.monotonic() + ALONE_S
@@ -65,6 +65,8 @@ class Elections(Quorums):
     def _look_at_clock(self, now: float) -> float:
         """Every turn. For how long there was none: this node may have stood still."""
         before, self._ticked = self._ticked, now
+        if now - before > ALONE_S / 4 and now - before > self.settings.heartbeat_ms / 1000:
+            self.listens()  # whoever has called in vain meanwhile calls once more
         if now - before > self.settings.election_max_ms / 1000:
             self._woke = now
             if self._handed_over:  # by one who has given that up since, and leads on
