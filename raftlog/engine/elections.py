@@ -34,7 +34,10 @@ class Elections(Quorums):
         self._heard_leader = -1e9
         self._missed = False
         """Whoever led has been silent for longer than a leader is borne."""
-        self._ticked = -1e9
+        self._ticked = given.clock.monotonic()
+        """When it had its last turn, whoever led then."""
+        self._woke = -1e9
+        """When one came later than a leader waits for whoever is to take over."""
         self._excused = False
         """It was late itself once since it has heard a leader, or led: that is taken for an excuse no second time."""
         self._next_look = -1e9
@@ -53,17 +56,27 @@ class Elections(Quorums):
     # -- standing for election
 
     def listens(self) -> None:
-        """Others can call it from now on."""
+        """Others can call it from now on, or again."""
         begins = self.membership.current
         if self.journal.last_index == 1 and begins.index == 1 and begins.voters == (self.membership.node_id,):
             earliest = self.clock.monotonic() + ALONE_S
             self._set("raftElectionDeadline", max(self._SyncObj__raftElectionDeadline, earliest))
 
-    def _campaign_if_due(self, now: float) -> None:
+    def _look_at_clock(self, now: float) -> float:
+        """Every turn. For how long there was none: this node may have stood still."""
         before, self._ticked = self._ticked, now
+        if now - before > ALONE_S / 4 and now - before > self.settings.heartbeat_ms / 1000:
+            self.listens()  # whoever has called in vain meanwhile calls once more
+        if now - before > self.settings.election_max_ms / 1000:
+            self._woke = now
+            if self._handed_over:  # by one who has given that up since, and leads on
+                self._handed_over = self._pre_vote_passed = False
+        return now - before
+
+    def _campaign_if_due(self, now: float, passed: float) -> None:
         if self._SyncObj__raftElectionDeadline > now and not self._handed_over:
             return
-        late = now - before > self.settings.election_min_ms / 2000
+        late = passed > self.settings.election_min_ms / 2000
         if late and not self._excused and not self._handed_over:
             # It was this node that stood still. What the leader sent meanwhile is yet to be read. Once a silence:
             # who is late again and again, as its processor is scarce, would never miss anybody.
@@ -128,6 +141,8 @@ class Elections(Quorums):
     def _on_timeout_now(self, node: Peer, term: int) -> None:
         """The leader wants this node to follow it."""
         able = self.votes and self.may_lead and self.membership.rejoining is None
+        if self.clock.monotonic() - self._woke < self.settings.heartbeat_ms / 1000:
+            return  # it lay in a socket, maybe, while this node stood still
         if term == self.term and node is self._SyncObj__raftLeader and able:
             self._handed_over = self._pre_vote_passed = True
 

@@ -66,8 +66,9 @@ class Engine(Replication):
     def tick(self) -> bool:
         """Everything that is due now. True: committed entries are left to apply, tick again soon."""
         now = self.clock.monotonic()
+        passed = self._look_at_clock(now)
         if not self.is_leader:
-            self._campaign_if_due(now)
+            self._campaign_if_due(now, passed)
         return self._lead(now) if self.is_leader else self._apply_committed()
 
     def _lead(self, now: float) -> bool:
@@ -92,9 +93,11 @@ class Engine(Replication):
         return self._may_commit(commit) and self.is_leader and self._held_by_quorum() > commit
 
     def _apply_committed(self) -> bool:
-        # Only what is synced here: what apply shows must survive this node's crash.
+        # Only what is synced here, with the term in which it was heard that it is committed: what apply shows must
+        # survive this node's crash. Started again in the term before, it would take less from that one's leader for
+        # all that it has shown (``covering_commit``).
         commit, applied = self.commit_index, self.applied_index
-        if commit <= applied or not self.may_lead:
+        if commit <= applied or not self.may_lead or self.journal.durable_term < self.term:
             return False
         end = min(commit, self.journal.durable_index)
         if end <= applied:

@@ -233,6 +233,7 @@ class Replication(Elections):
         if self._SyncObj__raftLeader is node and term == own and not self.is_candidate:
             self.patience.heard(self._heard_leader - before)
             self._SyncObj__raftElectionDeadline = self._heard_leader + self._SyncObj__generateRaftTimeout()
+            self._handed_over = self._handed_over and not self._has_news(message)
             self._pre_vote_passed = self._handed_over  # what he has asked for himself stands
         else:
             self._pre_vote_passed = self._handed_over = False
@@ -262,6 +263,10 @@ class Replication(Elections):
             end = previous + len(entries)
             self._set("raftCommitIndex", max(self.commit_index, min(message["commit_index"], end)))
             self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=end + 1, success=True, seq=message["seq"])
+
+    def _has_news(self, message: Message) -> bool:
+        """It has entries that are not here: its sender admits, and no longer waits for anybody to take over."""
+        return any(index > self.journal.last_index for _, index, _ in message.get("entries", ())[-1:])
 
     def feeding(self, peer: NodeId) -> bool:
         """Payload of this term comes from ``peer``, in pieces if it is large, and heartbeats lie behind it.

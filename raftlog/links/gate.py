@@ -12,7 +12,8 @@ from typing import NamedTuple
 from raftlog.engine.messages import Message
 from raftlog.entries.entry import Route, unpack_routes
 
-Holds = Callable[[Route], bool]
+Holds = Callable[[Route, int, int], bool]
+"""Of what an entry routes, its Raft index, and the term of the leader that sends it."""
 
 
 class Passed(NamedTuple):
@@ -30,8 +31,9 @@ def pass_through(message: Message, holds: Holds, *, above: int = 0) -> Passed:
     entries = message.get("entries")
     if not entries:
         return Passed(message, None)
+    term = message["term"]
     for position, (command, index, _) in enumerate(entries):
-        if index > above and not all(holds(route) for route in unpack_routes(command)):
+        if index > above and not all(holds(route, index, term) for route in unpack_routes(command)):
             # With nothing left it still asks whether the entry before is held, and keeps us from campaigning.
             return Passed(dict(message, entries=entries[:position]), index)
     return Passed(message, None)

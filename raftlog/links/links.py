@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -337,12 +338,29 @@ class Links:
     async def _keep_alive(self) -> None:
         while True:
             await wait(PING_S)
-            now, known = self.clock.monotonic(), self.directories
-            said = {} if known is None else known.beat(rejoining=self.rejoining)
-            for link in list(self.links.values()):
-                if now - link.heard > SILENT_S:
-                    log.warning("link_silent", peer=link.peer, seconds=round(now - link.heard, 1))
-                    self.limits.traffic.cut += 1
-                    link.connection.abort()
-                elif not link.connection.congested:
-                    link.connection.send(encode(Kind.PING, said, checked=True))
+            with self._goes_on():
+                self._beat()
+
+    def _beat(self) -> None:
+        known = self.directories
+        said = {} if known is None else known.beat(rejoining=self.rejoining)
+        for link in list(self.links.values()):
+            with self._goes_on(peer=link.peer):
+                self._look_at(link, said)
+
+    def _look_at(self, link: PeerLink, said: Mapping[str, Any]) -> None:
+        silent_s = self.clock.monotonic() - link.heard
+        if silent_s > SILENT_S:
+            log.warning("link_silent", peer=link.peer, seconds=round(silent_s, 1))
+            self.limits.traffic.cut += 1
+            link.connection.abort()
+        elif not link.connection.congested:
+            link.connection.send(encode(Kind.PING, said, checked=True))
+
+    @contextmanager
+    def _goes_on(self, **whose: object) -> Iterator[None]:
+        """Whatever goes wrong: nobody waits for the task that keeps links alive, and there would be no other."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self.seldom.say(log.error, "keep_alive_failed", **whose, exc_info=error)

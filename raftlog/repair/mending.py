@@ -62,9 +62,9 @@ class Mending:
             self.repair.news = False
             self._events.repaired()
 
-    def may_pass(self, route: Route) -> bool:
-        """An entry that routes this may enter the journal."""
-        return self._payloads.holds(route) or self.repair.may_pass(route)
+    def may_pass(self, route: Route, index: int, term: int) -> bool:
+        """The entry at ``index``, which routes this, may enter the journal: the leader of ``term`` sends it."""
+        return self._payloads.holds(route) or self.repair.let_in(route, index, term)
 
     def damaged(self, damage: DamagedPayload) -> None:
         """A batch that was held cannot be read: fetch it from a peer; until it is back, do not lead."""

@@ -19,7 +19,7 @@ from logboom.types import NodeId, PartitionId
 from logboom.wire import Frame, Kind
 from ports.clock import Clock
 from ports.offload import Offload
-from raftlog.entries.entry import ROUTE, Route, unpack_routes
+from raftlog.entries.entry import ROUTE, Route
 from raftlog.journal.journal import Journal
 from raftlog.links.lacks import LACKS_MAX, NOBODY_HAS, Answers, Lack, digest_in, number, unpack
 from raftlog.links.links import Links
@@ -28,7 +28,7 @@ from raftlog.repair.giving import Giving
 from raftlog.repair.question import Question
 from raftlog.repair.room import Room
 from raftlog.repair.seals import Seals
-from raftlog.repair.standing import Standing
+from raftlog.repair.standing import Standing, Told
 from raftlog.repair.wanted import Settled, Wanted
 
 log = structlog.get_logger(__name__)
@@ -36,8 +36,6 @@ log = structlog.get_logger(__name__)
 ROUTES_PER_FETCH: Final = LACKS_MAX
 ASK_AGAIN_S: Final = 0.5
 NOTHING_MISSING: Final = 1 << 62
-TOLD_MAX: Final = 1 << 16
-"""Words of the leader that are remembered: who is told more asks again."""
 
 
 class Repair:
@@ -73,8 +71,7 @@ class Repair:
         self._answers = Answers()
         self._term = 0
         """Of the answers."""
-        self._told: dict[bytes, int] = {}
-        """What the leader of a term has called lost."""
+        self._told = Told()
         self.seals = Seals(lambda digest, on: payloads.seal(digest, on=on))
         self._giving = Giving(
             links=links,
@@ -160,13 +157,21 @@ class Repair:
         """
         told, term = self._told, self._standing().term
         return min(
-            (w.raft_index for w in self._missing if w.raft_index is not None and told.get(w.route.digest, -1) != term),
+            (w.raft_index for w in self._missing if w.raft_index is not None and not told.counts(w.route.digest, term)),
             default=NOTHING_MISSING,
         )
 
-    def may_pass(self, route: Route) -> bool:
-        """The gate may let an entry in whose payload is not here: the leader of this term has called it lost."""
-        return bool(self._told) and self._told.get(route.digest, -1) == self._standing().term
+    def let_in(self, route: Route, index: int, term: int) -> bool:
+        """Into the journal, at ``index``, though it is not here: if the leader of ``term`` has called it lost.
+
+        It is missing from now on, as a hole: his word counts for nothing once another leads, who may have it.
+        """
+        if not self._told.counts(route.digest, term):
+            return False
+        if route.digest not in self.holes and all(each.route.digest != route.digest for each in self._missing):
+            self.holes[route.digest] = wanted = Wanted(route, index)
+            self._missing.append(wanted)
+        return True
 
     def missing(self, routes: list[Wanted]) -> None:
         """These must be fetched, in this order (a batch is appended only after its predecessor)."""
@@ -312,7 +317,8 @@ class Repair:
 
     def _over(self, digest: bytes) -> None:
         self._forget(digest)
-        for table in (self.hopeless, self.holes, self._told):
+        self._told.forget(digest)
+        for table in (self.hopeless, self.holes):
             table.pop(digest, None)
         self.news = True
 
@@ -335,13 +341,7 @@ class Repair:
         return ended or self._payloads.lack(wanted.route) is Lack.COMPACTED
 
     def _given_up(self, wanted: Wanted) -> bool:
-        """A new leader has replaced the entry: perhaps nobody ever had the batch, and nobody needs it."""
-        if wanted.raft_index is None or wanted.raft_index <= self._journal.base_index:
-            return False
-        if wanted.raft_index > self._journal.last_index:
-            return True
-        routes = unpack_routes(self._journal.entry(wanted.raft_index)[0])
-        return all(each.digest != wanted.route.digest for each in routes)
+        return wanted.is_cut_off(self._journal)
 
     def peer_down(self, peer: NodeId) -> None:
         """Do not wait for its answer; what it has by now, it has to say anew."""
@@ -435,8 +435,7 @@ class Repair:
             self._concede(wanted)
         elif not self._payloads.concede(route):
             return
-        if len(self._told) < TOLD_MAX:
-            self._told[route.digest] = term
+        self._told.add(route.digest, term)
 
     def own(self, route: Route, *, sets: bool = False) -> Lack:
         """Why this node does not have a batch. ``sets``: one of this node's that has what it did counts."""

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from logboom.types import NodeId
-from raftlog.entries.entry import Route
+from raftlog.entries.entry import Route, unpack_routes
+from raftlog.journal.journal import Journal
 from raftlog.links.lacks import Lack
 from raftlog.links.payloads import Payloads
 
@@ -16,6 +17,15 @@ class Wanted(NamedTuple):
 
     route: Route
     raft_index: int | None
+
+    def is_cut_off(self, journal: Journal) -> bool:
+        """A new leader has replaced the entry: perhaps nobody ever had the batch, and nobody needs it."""
+        if self.raft_index is None or self.raft_index <= journal.base_index:
+            return False
+        if self.raft_index > journal.last_index:
+            return True
+        routes = unpack_routes(journal.entry(self.raft_index)[0])
+        return all(each.digest != self.route.digest for each in routes)
 
 
 class Settled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ from logboom.types import MIB, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
 from raftlog.entries.entry import ROUTE, Route, pack_routes
 from raftlog.journal.journal import Journal
+from raftlog.links import gate
 from raftlog.links.lacks import Lack, pack
+from raftlog.repair.mending import Mending
 from raftlog.repair.repair import Repair
 from raftlog.repair.standing import Standing
 from raftlog.repair.wanted import Wanted
@@ -141,6 +144,12 @@ class World:
     def say(self, peer: NodeId, lack: Lack, *, index: int = 5, term: int = 4, asked: int = 0) -> None:
         header = pack([(route(index), lack)], term=term, asked=asked)
         self.repair.on_frame(peer, Frame(Kind.FETCHED, 0, header, memoryview(b"")))
+
+    def passes(self, index: int, *, at: int = 7, term: int = 4) -> bool:
+        """The gate: an entry there, which routes this, comes from the leader of ``term``."""
+        message = {"type": "append_entries", "term": term, "entries": [(pack_routes([route(index)]), at, term)]}
+        mending: Any = SimpleNamespace(_payloads=self.payloads, repair=self.repair)
+        return gate.pass_through(message, partial(Mending.may_pass, mending)).missing_from is None
 
     def misses(self, *indices: int, committed: bool = False) -> None:
         self.repair.missing([Wanted(route(index), None if committed else index) for index in indices])

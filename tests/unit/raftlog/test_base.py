@@ -214,7 +214,7 @@ class TestFollower:
             Node(tmp_path).engine.receive(PEER, message | {"term": 9})
 
     def test_the_gate_asks_for_no_payload_behind_the_base(self) -> None:
-        message, missing = gate.pass_through(append_entries(10, 14), lambda route: route.last_index == 12, above=11)
+        message, missing = gate.pass_through(append_entries(10, 14), lambda route, *_: route.last_index == 12, above=11)
         assert (missing, [index for _, index, _ in message["entries"]]) == (13, [10, 11, 12])
 
 

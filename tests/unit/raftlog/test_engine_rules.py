@@ -49,6 +49,22 @@ def test_what_a_leader_has_committed_proves_something_only_in_its_own_term(tmp_p
     assert OURS not in node.engine.peers
 
 
+def test_what_a_new_leader_has_committed_is_handed_up_once_its_term_is_synced(tmp_path: Path) -> None:
+    """Killed before, and started in the term before, it believed that one's leader, and showed less than it had."""
+    node = Node(tmp_path)
+    beat = {"type": "append_entries", "entries": [], "prevLogIdx": 16, "prevLogTerm": 1}
+    node.engine.receive(PEER, beat | {"term": 1, "commit_index": 12, "seq": 1})
+    assert not node.engine.tick()
+    assert node.applied == [12]
+    node.engine.receive(OTHER, beat | {"term": 2, "commit_index": 14, "seq": 1})
+    assert not node.engine.tick()
+    assert (node.engine.commit_index, node.applied) == (14, [12])
+    node.journal.flush()
+    assert node.engine.due, "whoever syncs looks at this: another turn is due"
+    assert not node.engine.tick()
+    assert node.applied == [12, 13, 14]
+
+
 def test_who_leads_no_more_asks_nobody_to_confirm_that_it_does(tmp_path: Path) -> None:
     """Until its next turn others take it for the leader: a read that is alone went out in the new leader's name."""
     node = Node(tmp_path)

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from logboom.types import NodeId
 from ports.seldom import Seldom
 from raftlog.core import RaftLog
+from raftlog.links import links
 from raftlog.links.dialling import Dialling
 from raftlog.links.refusals import Refusals
 from raftlog.turns import Turns
@@ -94,6 +95,36 @@ async def test_who_could_not_be_called_for_an_unheard_of_reason_is_called_again(
         await asyncio.gather(*dialling.tasks(), return_exceptions=True)
     assert [line["event"] for line in lines][:2] == ["dial_failed"] * 2
     assert isinstance(lines[0]["exc_info"], Unheard)
+
+
+async def test_a_beat_that_fails_is_followed_by_others_and_keeps_none_from_other_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There were none any more: peers heard nothing of this node, and of those that were silent none was noticed."""
+    monkeypatch.setattr(links, "PING_S", 0.001)
+    pinged, again = list[str](), asyncio.Event()
+    each: Any = links.Links.__new__(links.Links)
+    each.clock, each.rejoining = SimpleNamespace(monotonic=lambda: 1.0), False
+    each.seldom = Seldom(each.clock.monotonic)
+    says = iter((fails,))
+    each.directories = SimpleNamespace(beat=lambda **_: next(says, dict)())
+
+    def sent(_: object) -> None:
+        pinged.append("n3")
+        if len(pinged) == 2:
+            again.set()
+
+    each.links = {
+        node: SimpleNamespace(peer=node, heard=1.0, connection=SimpleNamespace(congested=False, send=send))
+        for node, send in ((N2, fails), (NodeId("n3"), sent))
+    }
+    with capture_logs() as lines:
+        task = asyncio.create_task(each._keep_alive())
+        async with asyncio.timeout(10):
+            await again.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert [line.get("peer") for line in lines][:3] == [None, N2, N2]
 
 
 class Certificates:

@@ -24,7 +24,7 @@ from tests.unit.raftlog.voter_world import THEIRS, Voter, append_entries, journa
 
 def test_a_message_whose_first_payload_is_missing_still_asks_for_the_entry_before() -> None:
     """Cut down to a bare heartbeat, nobody ever said that the entries before it were not here either."""
-    message, missing = gate.pass_through(append_entries(10, 12), lambda _: False)
+    message, missing = gate.pass_through(append_entries(10, 12), lambda *_: False)
     assert (missing, message["entries"], message["prevLogIdx"]) == (10, [], 9)
 
 
@@ -255,6 +255,53 @@ def test_a_hand_over_is_used_though_the_leader_is_still_heard() -> None:
     assert voter.engine.is_candidate
     assert voter.sent[-1]["type"] == "request_vote"
     assert voter.sent[-1]["force"]
+
+
+def handed_over(number: int = 1) -> list[dict[str, Any]]:
+    """What a follower hears of a leader that hands over to it: heartbeats, and that between them."""
+    beat = {"type": "append_entries", "term": 1, "commit_index": 1}
+    return [beat | {"seq": number}, {"type": "timeout_now", "term": 1}, beat | {"seq": number + 1}]
+
+
+def test_a_hand_over_that_lay_in_a_socket_while_its_target_stood_still_is_over() -> None:
+    """The leader had given it up and led on; whoever woke deposed it, with a force that nobody wanted any more."""
+    voter = Voter(now=1000.0)
+    first, *rest = handed_over()
+    voter.engine.receive(THEIRS, first)
+    voter.engine.tick()
+    voter.now += 10
+    for message in rest:
+        voter.engine.receive(THEIRS, message)
+    voter.wait(0.1)
+    assert (voter.engine.is_candidate, voter.engine.term, voter.engine.leader) == (False, 1, THEIRS)
+
+
+def test_so_it_is_where_it_is_read_a_moment_after_the_first_turn_and_no_longer() -> None:
+    voter = Voter(now=1000.0)
+    voter.engine.receive(THEIRS, handed_over()[0])
+    voter.engine.tick()
+    voter.now += 10
+    voter.engine.tick()
+    for message in handed_over():
+        voter.engine.receive(THEIRS, message)
+    voter.wait(2 * RaftSettings().heartbeat_ms / 1000)
+    assert (voter.engine.is_candidate, voter.engine.term) == (False, 1)
+    for message in handed_over(3):
+        voter.engine.receive(THEIRS, message)
+    voter.wait(0.02)
+    assert voter.engine.is_candidate, "this one is of now"
+
+
+def test_a_hand_over_is_over_once_its_leader_admits_again() -> None:
+    """What comes over a slow line late comes with what was admitted since: a leader that hands over admits nothing."""
+    voter = Voter(now=1000.0)
+    for message in handed_over():
+        voter.engine.receive(THEIRS, message)
+    voter.engine.receive(THEIRS, append_entries(3, 4))  # sent again
+    assert voter.engine._handed_over
+    voter.engine.receive(THEIRS, append_entries(4, 5))
+    voter.wait(0.1)
+    assert (voter.engine.is_candidate, voter.engine.term, voter.engine.leader) == (False, 1, THEIRS)
 
 
 def test_who_alone_has_an_entry_whose_batch_nobody_has_lets_others_lead_first() -> None:

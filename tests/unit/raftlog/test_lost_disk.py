@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from raftlog.engine.elections import ALONE_S
 from raftlog.journal.journal import Journal
@@ -18,6 +19,7 @@ from raftlog.members.rejoin import Rejoin
 from raftlog.members.roster import Roster
 from tests.unit.raftlog.cluster import Cluster, SimNode
 from tests.unit.raftlog.forgetting import ForgettingCluster
+from tests.unit.raftlog.voter_world import Voter
 from tests.unit.raftlog.world import MemoryDisk, voters
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -133,3 +135,27 @@ def test_who_knows_of_nobody_waits_to_be_called_before_it_begins_a_cluster_and_o
 
     cluster.tell(story())
     assert taken[1] < ALONE_S <= taken[0]
+
+
+@pytest.mark.parametrize("stands_still_at", [0.01, 1.2])
+def test_so_long_it_waits_once_more_where_it_stood_still_meanwhile(stands_still_at: float) -> None:
+    """It began one thirty milliseconds later: whoever called it in vain had not called again."""
+    node = Voter(now=1000.0, peers=(), entries=0)
+    node.engine.listens()
+    node.wait(stands_still_at)
+    node.now += 3
+    node.wait(ALONE_S - 0.02)
+    assert not node.engine.is_leader
+    node.now += 0.2  # its processor is scarce, as it may be all the time
+    node.wait(0.2)
+    assert node.engine.is_leader
+
+
+def test_a_slow_rhythm_is_no_standing_still() -> None:
+    node = Voter(now=1000.0, peers=(), entries=0)
+    node.engine.settings = RaftSettings(heartbeat_ms=1_200, election_min_ms=5_000, election_max_ms=10_000)
+    node.engine.listens()
+    for _ in range(40):
+        node.engine.tick()
+        node.now += 0.4
+    assert node.engine.is_leader

@@ -38,14 +38,14 @@ def append_entries(first: int, last: int) -> dict[str, Any]:
 
 
 class Voter:
-    """An engine with one peer, far from its own deadline or past it."""
+    """An engine with two peers, or those that are given, far from its own deadline or past it."""
 
-    def __init__(self, *, now: float) -> None:
+    def __init__(self, *, now: float, peers: tuple[NodeId, ...] = (THEIRS, NodeId("n3")), entries: int = 3) -> None:
         self.now = now
         self.sent: list[dict[str, Any]] = []
         self.engine = Engine(
-            membership=membership_of(journal_of(3), OURS, THEIRS, NodeId("n3")),
-            journal=journal_of(3),
+            membership=membership_of(journal_of(entries), OURS, *peers),
+            journal=journal_of(entries),
             settings=RaftSettings(),
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
             rng=random.Random(1),
@@ -54,7 +54,7 @@ class Voter:
             sendable=lambda _: 1 << 62,
             too_far=lambda _: None,
         )
-        for peer in (THEIRS, NodeId("n3")):
+        for peer in peers:
             self.engine.connected(peer, up=True)
 
     def wait(self, seconds: float) -> None:

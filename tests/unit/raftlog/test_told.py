@@ -1,0 +1,59 @@
+"""What a leader has called lost, and was let in without its payload: his word counts in his term alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from logboom.wire import Kind
+from raftlog.entries.entry import pack_routes
+from raftlog.links.lacks import Lack
+from raftlog.repair.repair import ASK_AGAIN_S
+from raftlog.repair.standing import Standing
+from tests.unit.raftlog.holes_world import A, B, World, asked_for, route
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_came_in_on_the_word_of_a_leader_is_not_acknowledged_to_the_next_one_who_may_have_it(world: World) -> None:
+    """It had counted as nothing that is missing: the batch of a committed entry was on one disk alone."""
+    world.say(A, Lack.LOST, index=9)
+    assert world.passes(9, at=7)
+    assert world.passes(9, at=7), "sent again"
+    world.journal.add(pack_routes([route(9)]), 7, 4)
+    world.repair.work()
+    assert (world.repair.first_index, world.repair.blocked, world.repair.missing_count) == (1 << 62, False, 1)
+    world.standing = Standing(5, B, False)
+    assert world.repair.first_index == 7
+    world.sent.clear()
+    for _ in range(2):
+        world.now += ASK_AGAIN_S
+        world.repair.work()
+    assert {peer for peer, kind, _, _ in world.sent if kind is Kind.FETCH} == {A, B}
+    assert asked_for(world) == [9]
+    world.say(B, Lack.LOST, index=9, term=5)
+    assert world.repair.first_index == 1 << 62
+    world.standing = Standing(6, A, False)
+    assert world.repair.first_index == 7
+    world.payloads.held.add(9)
+    assert world.repair.work()
+    assert not world.repair.active
+
+
+def test_what_came_in_so_and_is_cut_off_again_nobody_misses(world: World) -> None:
+    world.say(A, Lack.LOST, index=9)
+    assert world.passes(9, at=7)
+    world.journal.add(pack_routes([route(9)]), 7, 4)
+    world.standing = Standing(5, B, False)
+    world.journal.truncate_from(7)
+    assert world.repair.work()
+    assert not world.repair.holes
+
+
+def test_the_first_entries_of_a_new_leader_do_not_come_in_on_the_word_of_the_last_one(world: World) -> None:
+    """The gate looks at them before anybody here knows of the new term."""
+    world.say(A, Lack.LOST, index=9)
+    assert not world.passes(9, term=5)
+    assert world.passes(9, term=4)
