@@ -94,7 +94,8 @@ class Carrier(Protocol):
 class Single(msgspec.Struct, gc=False):
     """One command and who waits for it.
 
-    Not for the collector, which thousands keep busy: once it is answered, no cycle goes through it.
+    Not for the collector, which thousands keep busy: once it is answered, no cycle goes through it. What was under way
+    holds it no longer, whatever traceback leads there; and what it is told has none, see ``_fail``.
     """
 
     record: Record
@@ -336,6 +337,7 @@ class Lane:
         if self._in_front is batch:
             self._in_front = None
         self._commands_in_flight -= len(batch.singles)
+        batch.singles.clear()
         self._sequences.settle(batch.part.first_sequence)
         self._carrier.budget.give(batch.size)
         self._flush_soon()
@@ -394,12 +396,28 @@ def _by_outcome(queue: Iterable[Single], in_flight: Iterable[_Batch]) -> Iterato
 
 def _fail(singles: Iterable[Single], error: LogboomError) -> None:
     """To each an error of its own: one object raised in many tasks would gather all their tracebacks."""
+    cause = error.__cause__ and _bare(error.__cause__)
     for single in singles:
         if not single.answer.done():
-            told = type(error)(error.message, outcome=error.outcome, **error.fields)
-            if error.__cause__ is not None:
-                told.__cause__ = error.__cause__
+            told = _again(error)
+            if cause is not None:
+                told.__cause__ = cause
             single.answer.set_exception(told)
+
+
+def _again(error: LogboomError) -> LogboomError:
+    return type(error)(error.message, outcome=error.outcome, **error.fields)
+
+
+def _bare(error: BaseException) -> BaseException:
+    """What was behind an error, without the frames that it came through: they hold all that was under way, and us.
+
+    Whoever else waited may be told of the same one, and may look where it comes from: of ours this is another.
+    """
+    bare = _again(error) if isinstance(error, LogboomError) else error.with_traceback(None)
+    behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    bare.__cause__, bare.__context__ = behind and _bare(behind), None
+    return bare
 
 
 def _share(singles: list[Single], whole: Receipt) -> None:

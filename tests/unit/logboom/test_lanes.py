@@ -16,7 +16,7 @@ from logboom.client.parts import Part
 from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PermissionDenied, UnknownOutcome
 from logboom.types import KIB
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import Session, cluster, cuts, fails, silent, until
+from tests.unit.logboom.fake_server import Answer, Session, cluster, cuts, fails, silent, until
 
 
 async def known(client: Client) -> None:
@@ -368,3 +368,20 @@ async def test_who_is_told_is_told_what_was_behind_it() -> None:
         cause = caught.value.__cause__
         assert isinstance(cause, PermissionDenied)
         assert cause.outcome == "not_applied"
+
+
+@pytest.mark.parametrize("answer", [cuts, fails(PermissionDenied("no rule lets you in"))])
+async def test_what_is_over_holds_its_commands_no_longer(answer: Answer) -> None:
+    """The collector does not look at them: a traceback that leads to the part, and from there to an error, stayed."""
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.once(Kind.SUBMIT, answer)
+        waiting = boom.sender(0).send(Put(b"a", b""))
+        lane = boom._submitter.lane(0, None)
+        await asyncio.sleep(0)
+        (batch,) = lane._in_flight
+        assert batch.singles
+        await asyncio.wait([waiting])
+        assert lane.idle
+        assert lane._commands_in_flight == 0
+        assert not batch.singles
