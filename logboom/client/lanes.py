@@ -118,8 +118,6 @@ class _Batch:
     """The most that any of them would wait: they are admitted together."""
     take_back: Callable[[], None] | None = None
     """While it is on the way without a task of its own."""
-    sent: bool = False
-    """By its task: a node may have it."""
 
 
 class Lane:
@@ -284,13 +282,7 @@ class Lane:
         else:
             self._ended(batch)
 
-    def _is_wanted(self, batch: _Batch) -> bool:
-        """Somebody waits for it; or a node may have it, and then it is sent until somebody knows what became of it."""
-        batch.sent = batch.sent or not all(single.answer.done() for single in batch.singles)
-        return batch.sent
-
     def _go_on(self, batch: _Batch, failed: LogboomError | None) -> None:
-        batch.sent = failed is not None
         task = self._carrier.start(self._deliver(batch, failed))
         task.add_done_callback(partial(self._given_up, batch, failed))
 
@@ -310,7 +302,7 @@ class Lane:
                 admission_wait=batch.admission_wait,
                 failed=failed,
                 leaves=partial(self._leaves, batch),
-                wanted=partial(self._is_wanted, batch),
+                wanted=partial(_is_waited_for, batch),
             )
             self._share(batch, receipts.parts[0])
         except LogboomError as error:
@@ -385,6 +377,10 @@ def _ring(lane: weakref.ref[Lane]) -> None:
     found = lane()
     if found is not None:
         found._expire()  # noqa: SLF001 - its own class
+
+
+def _is_waited_for(batch: _Batch) -> bool:
+    return not all(single.answer.done() for single in batch.singles)
 
 
 def _by_outcome(queue: Iterable[Single], in_flight: Iterable[_Batch]) -> Iterator[tuple[Outcome, Iterable[Single]]]:

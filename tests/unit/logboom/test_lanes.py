@@ -13,7 +13,15 @@ import pytest
 from logboom import Client, Put
 from logboom.client.lanes import BESIDE_COMMANDS_MAX, IN_FLIGHT_MAX, LARGE_PART
 from logboom.client.parts import Part
-from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PermissionDenied, UnknownOutcome
+from logboom.errors import (
+    DeadlineExceeded,
+    LogboomError,
+    NotLeader,
+    Overloaded,
+    PermissionDenied,
+    Unavailable,
+    UnknownOutcome,
+)
 from logboom.types import KIB
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.fake_server import Answer, Session, cluster, cuts, fails, silent, until
@@ -354,6 +362,30 @@ async def test_what_may_be_there_already_is_sent_until_it_is_known() -> None:
         await until(lambda: len(node.of(Kind.SUBMIT)) == 2)
         await until(lambda: boom._submitter.lane(0, None).idle)
         assert len(node.log[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [Overloaded("no room", retry_after=0.01), NotLeader("not me"), Unavailable("it starts")]
+)
+@pytest.mark.parametrize("before", [[], ["refused"], ["cut"]])
+async def test_what_was_refused_is_not_sent_again_for_nobody(error: LogboomError, before: list[str]) -> None:
+    """It was until its timeout, as what may be there; which that may be is what an earlier attempt left unknown."""
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+
+        def refuses_whom_nobody_waits_for(session: Session, frame: Frame) -> None:
+            waiting.cancel()
+            session.fail(frame, error)
+
+        earlier = {"refused": fails(error), "cut": cuts}
+        node.once(Kind.SUBMIT, *(earlier[each] for each in before), refuses_whom_nobody_waits_for)
+        waiting = boom.sender(0).send(Put(b"a", b""))
+        await asyncio.wait([waiting])
+        await until(lambda: boom._submitter.lane(0, None).idle)
+        there = before == ["cut"]
+        assert len(node.of(Kind.SUBMIT)) == len(before) + (2 if there else 1)
+        assert len(node.log.get(0, [])) == (1 if there else 0)
+        assert boom._submitter.budget.used == 0
 
 
 async def test_who_is_told_is_told_what_was_behind_it() -> None:
