@@ -402,7 +402,9 @@ def _fail(singles: Iterable[Single], error: LogboomError) -> None:
 
 
 def _again(error: LogboomError) -> LogboomError:
-    return type(error)(error.message, outcome=error.outcome, **error.fields)
+    again = type(error)(error.message, outcome=error.outcome)
+    again.fields.update(error.fields)  # whatever a node calls them
+    return again
 
 
 def _bare(error: BaseException) -> BaseException:

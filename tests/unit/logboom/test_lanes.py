@@ -417,3 +417,15 @@ async def test_what_is_over_holds_its_commands_no_longer(answer: Answer) -> None
         assert lane.idle
         assert lane._commands_in_flight == 0
         assert not batch.singles
+
+
+async def test_an_error_whose_fields_have_names_like_ours_is_told_as_it_is() -> None:
+    """Making it anew failed, and whoever waited was never told."""
+    odd = PermissionDenied("no rule lets you in")
+    odd.fields |= {"outcome": "none", "message": "of a later release"}
+    async with cluster() as [node], Client(node.address) as boom, asyncio.timeout(10):
+        await known(boom)
+        node.once(Kind.SUBMIT, fails(odd))
+        with pytest.raises(PermissionDenied, match="no rule lets you in") as caught:
+            await boom.submit(0, Put(b"a", b""), timeout=3.0)
+        assert caught.value.fields == odd.fields
