@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -44,6 +45,8 @@ from logboom.types import Record, WideRecord
 
 AGAIN_S: Final = 2.0
 """For somebody to say of what kind a partition is that was not there a moment ago."""
+LATER_S: Final = 5.0
+"""Where nobody could: they are asked again after that."""
 
 
 def _freshness(command: F) -> F:
@@ -254,15 +257,18 @@ class _Machines:
     def __init__(self, client: SyncClient, node: str | None) -> None:
         self._client, self._node = client, node
         self._found = client.state_machines()
+        self._ask_at = -math.inf
 
     def is_kv(self, partition: int) -> bool:
-        """Asked for anew, once, if nobody has said."""
-        if partition not in self._found:
-            with suppress(LogboomError):  # then it is shown as it is
+        """Asked for anew if nobody has said: until there is an answer, but in an outage not of each batch."""
+        if partition not in self._found and time.monotonic() >= self._ask_at:
+            try:
                 self._client.refresh_partitions(node=self._node, timeout=AGAIN_S)
                 self._found |= self._client.state_machines()
-            self._found.setdefault(partition, "")
-        return self._found[partition] == "kv"
+                self._found.setdefault(partition, "")
+            except LogboomError:  # for now it is shown as it is
+                self._ask_at = time.monotonic() + LATER_S
+        return self._found.get(partition) == "kv"
 
 
 def _log_rows(

@@ -65,7 +65,8 @@ With --raw each line is not a command but a record's payload, whatever the file 
 the line, \\n or \\r\\n. An empty line is a record with an empty payload.
 
 Without arguments and --file, commands are read from stdin. Keys and values that begin with - go behind `--`.
-What comes through a pipe, or from a terminal, is submitted when no more has come for a tenth of a second.
+What comes through a pipe, or from a terminal, is submitted when no more has come for a tenth of a second. With --once
+it is not, but 4,000 commands or half a MiB at a time: the same input has to make the same requests.
 """
 
 
@@ -154,7 +155,7 @@ def _from_file(totals: _Totals, path: str, form: str | None, *, raw: bool, outpu
     try:
         with (
             _opened(path) as file,
-            _source(file, path, kind, totals.flush) as source,
+            _source(file, path, kind, totals.lull) as source,
             closing(read_rows(source, kind, raw=raw)) as rows,
         ):
             totals.send(rows, unit_of(kind))
@@ -183,9 +184,9 @@ def _opened(path: str) -> AbstractContextManager[BinaryIO]:
         raise click.UsageError(f"{path or repr(path)}: {error.strerror}") from None
 
 
-def _source(file: BinaryIO, path: str, kind: str, lull: Callable[[], None]) -> AbstractContextManager[BinaryIO]:
+def _source(file: BinaryIO, path: str, kind: str, lull: Callable[[], None] | None) -> AbstractContextManager[BinaryIO]:
     """With a bar that shows how much is read; or, where it comes when it comes, with what has come sent meanwhile."""
-    arriving = patient(file, lull) if kind != "parquet" else None
+    arriving = patient(file, lull) if lull is not None and kind != "parquet" else None
     if arriving is not None:
         return nullcontext(arriving)
     if path == "-" or not on_terminal(sys.stderr):
@@ -270,6 +271,14 @@ class _Totals:
                 self.flush()
             self._ahead.add(line, partition, record)
         self.flush()
+
+    @property
+    def lull(self) -> Callable[[], None] | None:
+        """What is done where no more comes for now; None: nothing, whatever the pauses of an input are.
+
+        Under a name nodes go by where a request begins and ends: they remember what it was answered, of exactly that.
+        """
+        return self.flush if self._producer is None else None
 
     def flush(self) -> None:
         """Submit what has been read, if anything has that is not yet."""

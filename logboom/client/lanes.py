@@ -94,7 +94,8 @@ class Carrier(Protocol):
 class Single(msgspec.Struct, gc=False):
     """One command and who waits for it.
 
-    Not for the collector, which thousands keep busy: once it is answered, no cycle goes through it.
+    Not for the collector, which thousands keep busy: once it is answered, no cycle goes through it. What was under way
+    holds it no longer, whatever traceback leads there; and what it is told has none, see ``_fail``.
     """
 
     record: Record
@@ -117,8 +118,6 @@ class _Batch:
     """The most that any of them would wait: they are admitted together."""
     take_back: Callable[[], None] | None = None
     """While it is on the way without a task of its own."""
-    sent: bool = False
-    """By its task: a node may have it."""
 
 
 class Lane:
@@ -283,13 +282,7 @@ class Lane:
         else:
             self._ended(batch)
 
-    def _is_wanted(self, batch: _Batch) -> bool:
-        """Somebody waits for it; or a node may have it, and then it is sent until somebody knows what became of it."""
-        batch.sent = batch.sent or not all(single.answer.done() for single in batch.singles)
-        return batch.sent
-
     def _go_on(self, batch: _Batch, failed: LogboomError | None) -> None:
-        batch.sent = failed is not None
         task = self._carrier.start(self._deliver(batch, failed))
         task.add_done_callback(partial(self._given_up, batch, failed))
 
@@ -309,7 +302,7 @@ class Lane:
                 admission_wait=batch.admission_wait,
                 failed=failed,
                 leaves=partial(self._leaves, batch),
-                wanted=partial(self._is_wanted, batch),
+                wanted=partial(_is_waited_for, batch),
             )
             self._share(batch, receipts.parts[0])
         except LogboomError as error:
@@ -336,6 +329,7 @@ class Lane:
         if self._in_front is batch:
             self._in_front = None
         self._commands_in_flight -= len(batch.singles)
+        batch.singles.clear()
         self._sequences.settle(batch.part.first_sequence)
         self._carrier.budget.give(batch.size)
         self._flush_soon()
@@ -385,6 +379,10 @@ def _ring(lane: weakref.ref[Lane]) -> None:
         found._expire()  # noqa: SLF001 - its own class
 
 
+def _is_waited_for(batch: _Batch) -> bool:
+    return not all(single.answer.done() for single in batch.singles)
+
+
 def _by_outcome(queue: Iterable[Single], in_flight: Iterable[_Batch]) -> Iterator[tuple[Outcome, Iterable[Single]]]:
     """What is known of those whose time is over: of what was sent, nothing."""
     yield "not_applied", queue
@@ -394,12 +392,30 @@ def _by_outcome(queue: Iterable[Single], in_flight: Iterable[_Batch]) -> Iterato
 
 def _fail(singles: Iterable[Single], error: LogboomError) -> None:
     """To each an error of its own: one object raised in many tasks would gather all their tracebacks."""
+    cause = error.__cause__ and _bare(error.__cause__)
     for single in singles:
         if not single.answer.done():
-            told = type(error)(error.message, outcome=error.outcome, **error.fields)
-            if error.__cause__ is not None:
-                told.__cause__ = error.__cause__
+            told = _again(error)
+            if cause is not None:
+                told.__cause__ = cause
             single.answer.set_exception(told)
+
+
+def _again(error: LogboomError) -> LogboomError:
+    again = type(error)(error.message, outcome=error.outcome)
+    again.fields.update(error.fields)  # whatever a node calls them
+    return again
+
+
+def _bare(error: BaseException) -> BaseException:
+    """What was behind an error, without the frames that it came through: they hold all that was under way, and us.
+
+    Whoever else waited may be told of the same one, and may look where it comes from: of ours this is another.
+    """
+    bare = _again(error) if isinstance(error, LogboomError) else error.with_traceback(None)
+    behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    bare.__cause__, bare.__context__ = behind and _bare(behind), None
+    return bare
 
 
 def _share(singles: list[Single], whole: Receipt) -> None:

@@ -7,13 +7,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
-from logboom.commands import DELETE_KEYS_MAX, DeleteRange, Value, end_of
+from logboom.commands import DELETE_BYTES_MAX, DELETE_KEYS_MAX, KEY_BYTES_MAX, DeleteRange, Value, end_of
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError
 from logboom.types import Receipt, Status
 
 LOOK_KEYS: Final = 64 * DELETE_KEYS_MAX
 """Keys that are looked at before they are removed. Not all of them: then none might be in time, however often it is
 called; nor is one view held open while they are, for which a node would keep everything."""
+LOOK_BYTES: Final = 16 * DELETE_BYTES_MAX
+"""Or keys and values of so many bytes: a look is sent the values, too."""
+GRACE_S: Final = 0.25
+"""A scan that nobody answers ends at the same deadline and knows better why."""
 REMOVES: Final = frozenset((Status.OK, Status.MORE, Status.UNKNOWN_RESULT))
 AGAIN: Final = frozenset((Status.MORE, Status.UNKNOWN_RESULT))
 
@@ -50,20 +54,35 @@ class Removal:
             raise
 
     async def _bounds(self, start: bytes, end: bytes | None) -> tuple[list[bytes], bool]:
-        """Where to stop, each time, among the next keys; and whether there may be others behind the last one."""
-        bounds, count = list[bytes](), 0
+        """Where to stop, each time, among the next keys; and whether there may be others behind the last one.
+
+        Half of the time that is left is for looking, the rest for what has been seen then: whatever the timeout is, it
+        buys something.
+        """
+        bounds, last, count, size, left = list[bytes](), b"", 0, 0, self._left()
+        until = self._now() + left / 2
         try:
             async with (
-                asyncio.timeout_at(self._deadline),
-                aclosing(self._scan(start, end, LOOK_KEYS, self._left())) as entries,
+                asyncio.timeout_at(self._deadline + GRACE_S) as limit,
+                aclosing(self._scan(start, end, LOOK_KEYS, left)) as entries,
             ):
-                async for key, _ in entries:
-                    count += 1
+                async for last, value in entries:
+                    if not count:
+                        limit.reschedule(until)
+                    count, size = count + 1, size + len(last) + _nbytes(value)
                     if count % DELETE_KEYS_MAX == 0:
-                        bounds.append(key)
+                        bounds.append(last)
+                    if size >= LOOK_BYTES or self._now() >= until:
+                        break
+                else:
+                    return bounds, count >= LOOK_KEYS
         except TimeoutError:
-            raise _late() from None
-        return bounds, count >= LOOK_KEYS
+            if not count:
+                raise _late() from None
+        behind = _behind(last)
+        if behind is None or behind == end:
+            return bounds, False
+        return [*bounds, behind], True
 
     async def _delete(self, command: DeleteRange) -> Status:
         receipt = await self._remove(command, self._left())
@@ -78,6 +97,15 @@ class Removal:
         if left <= 0:
             raise _late()
         return left
+
+
+def _nbytes(value: Value) -> int:
+    return len(value) if isinstance(value, bytes) else 8 * len(value)
+
+
+def _behind(key: bytes) -> bytes | None:
+    """The least key that is greater. None: none is."""
+    return key + b"\0" if len(key) < KEY_BYTES_MAX else end_of(key) or None
 
 
 def _late() -> DeadlineExceeded:

@@ -224,15 +224,18 @@ class Submitter:
         """Send one request until it is answered, with the same sequences every time.
 
         ``turn``: of a dense producer. ``failed``: what became of an attempt that was made before. ``leaves`` is called
-        right before it is sent to the leader, ``wanted`` before it is sent to anybody: if it is not, that is an error.
+        right before it is sent to the leader, ``wanted`` before it is sent to anybody: if it is not, that is an error;
+        unless a node may have it, then it is sent until somebody knows what became of it.
         """
+        doubt = failed is not None and failed.outcome != "not_applied"
         body = [section for part in parts for section in (part.records.metadata, part.records.data)]
 
         async def send(connection: NodeConnection) -> Receipts:
+            nonlocal doubt
             if turn is not None:
                 await turn.come()
             await connection.writable()
-            if not wanted():
+            if not doubt and not wanted():
                 raise InvalidRequest("nobody waits for it any more")
             header = {
                 **self._header(connection, parts, wait, deadline, admission_wait, own=producer_id is None),
@@ -248,6 +251,7 @@ class Submitter:
             try:
                 reply = await connection.request(Kind.SUBMIT, header, body)
             except LogboomError as error:
+                doubt = doubt or error.outcome != "not_applied"
                 if isinstance(error, (Overloaded, QuotaExceeded)):
                     self._pace.refused(error, self._cluster.now)
                 if turn is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from logboom.cli import read
 from logboom.commands import Put
-from logboom.errors import NotLeader
+from logboom.errors import NotLeader, PermissionDenied
 from logboom.wire import Frame, Kind
 from tests.unit.logboom.command_line import run
 from tests.unit.logboom.fake_server import FakeNode, Session, fails, records
@@ -43,6 +43,21 @@ def test_where_nobody_says_what_it_is_records_are_shown_as_they_are(
     status, out, _ = run(capsys, "tail", "-p", "3", "-o", "jsonl")
     assert status == 0
     assert [row["payload"] for row in map(json.loads, out.splitlines())] == ["\1v"] * 2
+
+
+@pytest.mark.parametrize(("later", "shown"), [(0.0, [None, "put"]), (60.0, [None, None])])
+def test_after_an_error_they_are_asked_again_later(
+    node: FakeNode, capsys: Any, monkeypatch: pytest.MonkeyPatch, later: float, shown: list[str | None]
+) -> None:
+    """One election at the wrong moment, and `tail --follow` showed payloads as long as it ran."""
+    monkeypatch.setattr(read, "LATER_S", later)
+    node.partitions = 1
+    node.answers[Kind.TAIL] = heard
+    node.once(Kind.ADMIN, fails(PermissionDenied("not now")))
+    status, out, _ = run(capsys, "tail", "-p", "3", "-o", "jsonl")
+    assert status == 0
+    assert [row.get("op") for row in map(json.loads, out.splitlines())] == shown
+    assert len(node.of(Kind.ADMIN)) == (1 if later else 2)
 
 
 def test_what_is_to_be_raw_is_not_asked_about(node: FakeNode, capsys: Any) -> None:

@@ -58,6 +58,26 @@ def test_what_comes_little_by_little_is_sent_as_it_comes(node: FakeNode, form: s
     assert b'"records": 2' in out
 
 
+def parts_of(node: FakeNode) -> list[list[int]]:
+    """First number and count of each request."""
+    return [[row[1], row[3]] for frame in node.of(Kind.SUBMIT) for row in frame.header["parts"]]
+
+
+def test_under_a_name_pauses_are_nothing(node: FakeNode) -> None:
+    """The nodes did not know parts of another run again: refusals were UNKNOWN_RESULT, and logs had all of it twice."""
+    with submitting(node, "--once", "monday") as process:
+        say(process, LINES["lines"][0])
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4 * trickling.QUIET_S + 1.0)
+        assert not node.of(Kind.SUBMIT)
+        _, err = process.communicate(LINES["lines"][1], timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    with submitting(node, "--once", "monday") as process:
+        _, err = process.communicate(b"".join(LINES["lines"]), timeout=60)
+    assert b"2 of 2 commands were submitted as 'monday' before" in err
+    assert parts_of(node) == [[0, 2]] * 2
+
+
 def test_half_a_line_waits_for_the_other_half(node: FakeNode) -> None:
     with submitting(node, "--raw") as process:
         say(process, b"one\ntw")

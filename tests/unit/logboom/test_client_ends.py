@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from logboom.client import connection as connection_module
 from logboom.client.lanes import IN_FLIGHT_MAX
 from logboom.errors import InvalidRequest, LogboomError
 from logboom.wire import Kind
-from tests.unit.logboom.fake_server import Session, cluster, silent, until
+from tests.unit.logboom.fake_server import Answer, Session, cluster, cuts, silent, until
 
 
 async def test_whoever_waits_for_room_when_the_client_is_closed_is_told_so() -> None:
@@ -81,6 +82,28 @@ async def test_nor_does_one_whose_close_was_cancelled_at_any_turn() -> None:
             await until(lambda: gc.collect() >= 0 and not node.sessions)
             turns += 1
         assert turns > 3
+
+
+@pytest.mark.parametrize(("later", "held"), [(cuts, True), (silent, True), (cuts, False), (silent, False)])
+async def test_nor_does_an_outage_keep_one(later: Answer, held: bool) -> None:
+    """What was behind an error had been raised below the retries: its frames held the commands, and the client.
+
+    For ever, whoever held the error: such a command is none of the collector's.
+    """
+    async with cluster() as [node], asyncio.timeout(10):
+        boom = Client(node.address)
+        await boom.partitions()
+        node.answers[Kind.SUBMIT], node.answers[Kind.HELLO] = cuts, later
+        answers = [boom.sender(0, timeout=0.1).send(Put(key, b"")) for key in (b"a", b"b")]
+        await asyncio.wait(answers)
+        errors = [each.exception() for each in answers]
+        assert all(isinstance(each, LogboomError) and each.__cause__ is not None for each in errors)
+        left = weakref.ref(boom._cluster)
+        del boom, answers
+        if not held:
+            del errors
+        await until(lambda: gc.collect() >= 0 and left() is None)
+        await until(lambda: not node.sessions)
 
 
 async def test_a_stream_outlives_the_client_that_nobody_holds() -> None:

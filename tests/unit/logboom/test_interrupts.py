@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import gc
 import sys
 import threading
 from contextlib import suppress
@@ -23,7 +24,10 @@ PATIENCE_S = 20.0
 
 
 class Interrupt:
-    """KeyboardInterrupt on this thread at the moment with that number."""
+    """KeyboardInterrupt on this thread at the moment with that number.
+
+    Not while the collector clears up behind other tests: what is raised there is raised to nobody.
+    """
 
     def __init__(self, number: int) -> None:
         self.where = ""
@@ -32,11 +36,13 @@ class Interrupt:
         self._tracer = sys.gettrace()
 
     def __enter__(self) -> Self:
+        gc.disable()
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._tracer)
+        gc.enable()
         self._before.clear()
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:

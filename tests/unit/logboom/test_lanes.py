@@ -13,10 +13,18 @@ import pytest
 from logboom import Client, Put
 from logboom.client.lanes import BESIDE_COMMANDS_MAX, IN_FLIGHT_MAX, LARGE_PART
 from logboom.client.parts import Part
-from logboom.errors import DeadlineExceeded, LogboomError, NotLeader, PermissionDenied, UnknownOutcome
+from logboom.errors import (
+    DeadlineExceeded,
+    LogboomError,
+    NotLeader,
+    Overloaded,
+    PermissionDenied,
+    Unavailable,
+    UnknownOutcome,
+)
 from logboom.types import KIB
 from logboom.wire import Frame, Kind
-from tests.unit.logboom.fake_server import Session, cluster, cuts, fails, silent, until
+from tests.unit.logboom.fake_server import Answer, Session, cluster, cuts, fails, silent, until
 
 
 async def known(client: Client) -> None:
@@ -356,6 +364,30 @@ async def test_what_may_be_there_already_is_sent_until_it_is_known() -> None:
         assert len(node.log[0]) == 1
 
 
+@pytest.mark.parametrize(
+    "error", [Overloaded("no room", retry_after=0.01), NotLeader("not me"), Unavailable("it starts")]
+)
+@pytest.mark.parametrize("before", [[], ["refused"], ["cut"]])
+async def test_what_was_refused_is_not_sent_again_for_nobody(error: LogboomError, before: list[str]) -> None:
+    """It was until its timeout, as what may be there; which that may be is what an earlier attempt left unknown."""
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+
+        def refuses_whom_nobody_waits_for(session: Session, frame: Frame) -> None:
+            waiting.cancel()
+            session.fail(frame, error)
+
+        earlier = {"refused": fails(error), "cut": cuts}
+        node.once(Kind.SUBMIT, *(earlier[each] for each in before), refuses_whom_nobody_waits_for)
+        waiting = boom.sender(0).send(Put(b"a", b""))
+        await asyncio.wait([waiting])
+        await until(lambda: boom._submitter.lane(0, None).idle)
+        there = before == ["cut"]
+        assert len(node.of(Kind.SUBMIT)) == len(before) + (2 if there else 1)
+        assert len(node.log.get(0, [])) == (1 if there else 0)
+        assert boom._submitter.budget.used == 0
+
+
 async def test_who_is_told_is_told_what_was_behind_it() -> None:
     """As of every other request: the last attempt's error, which says why nobody knows."""
     async with cluster() as [node], Client(node.address) as boom:
@@ -368,3 +400,32 @@ async def test_who_is_told_is_told_what_was_behind_it() -> None:
         cause = caught.value.__cause__
         assert isinstance(cause, PermissionDenied)
         assert cause.outcome == "not_applied"
+
+
+@pytest.mark.parametrize("answer", [cuts, fails(PermissionDenied("no rule lets you in"))])
+async def test_what_is_over_holds_its_commands_no_longer(answer: Answer) -> None:
+    """The collector does not look at them: a traceback that leads to the part, and from there to an error, stayed."""
+    async with cluster() as [node], Client(node.address) as boom:
+        await known(boom)
+        node.once(Kind.SUBMIT, answer)
+        waiting = boom.sender(0).send(Put(b"a", b""))
+        lane = boom._submitter.lane(0, None)
+        await asyncio.sleep(0)
+        (batch,) = lane._in_flight
+        assert batch.singles
+        await asyncio.wait([waiting])
+        assert lane.idle
+        assert lane._commands_in_flight == 0
+        assert not batch.singles
+
+
+async def test_an_error_whose_fields_have_names_like_ours_is_told_as_it_is() -> None:
+    """Making it anew failed, and whoever waited was never told."""
+    odd = PermissionDenied("no rule lets you in")
+    odd.fields |= {"outcome": "none", "message": "of a later release"}
+    async with cluster() as [node], Client(node.address) as boom, asyncio.timeout(10):
+        await known(boom)
+        node.once(Kind.SUBMIT, fails(odd))
+        with pytest.raises(PermissionDenied, match="no rule lets you in") as caught:
+            await boom.submit(0, Put(b"a", b""), timeout=3.0)
+        assert caught.value.fields == odd.fields
