@@ -57,5 +57,7 @@ def _socket() -> BufferedReader:
         frame = frame.f_back
     raise IncompatibleVersion(
         "this PySpark's worker is other than those of 4.2 and 4.3, and whether a task has all of its rows cannot be "
-        "told: rowOrder=sorted needs that; use such a PySpark, or rowOrder=input"
+        "told: rowOrder=sorted needs that; use such a PySpark, or rowOrder=input",
+        found=None,
+        supported="pyspark 4.2, 4.3",
     )
