@@ -137,7 +137,10 @@ class Engine(Replication):
             # Who has forgotten its votes, and what it acknowledged, must not help anybody to lead.
             may = self.membership.rejoining is None and (message.get("force") or not self._leader_is_alive())
             if term >= self.term and may:
+                led = self.is_leader
                 super()._SyncObj__onMessageReceived(node, message)
+                if led and not self.is_leader:
+                    self._step_down()  # its deadline is of before it led: it would stand, or ask, in this very turn
         elif kind == "response_vote":
             self._on_vote(node, term)
         elif kind == "timeout_now":

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from logboom.settings import RaftSettings
 from logboom.types import NodeId
 from raftlog.entries.configuration import Role, Seat
 from raftlog.entries.entry import pack_control
 from tests.unit.raftlog.base_world import OTHER, OURS, PEER, Node
-from tests.unit.raftlog.voter_world import append_entries
+from tests.unit.raftlog.voter_world import THEIRS, Leader, append_entries
 
 
 def test_members_that_come_with_a_conflict_count_at_once(tmp_path: Path) -> None:
@@ -76,6 +77,22 @@ def test_who_leads_no_more_asks_nobody_to_confirm_that_it_does(tmp_path: Path) -
     node.sent.clear()
     assert not node.engine.start_lone_round()
     assert node.sent == []
+
+
+def test_who_is_deposed_waits_for_whoever_deposes_it_as_long_as_any_other_does() -> None:
+    """Its deadline was of before it led: in that same turn it asked for pre-votes, with more than the other has."""
+    leader = Leader()
+    for _ in range(20):
+        leader.acknowledge(THEIRS)
+        leader.wait(0.1)
+    term, shortest = leader.engine.term + 1, RaftSettings().election_min_ms / 1000
+    leader.engine.receive(OTHER, {"type": "request_vote", "term": term, "last_log_index": 2, "last_log_term": 1})
+    assert (leader.engine.is_leader, leader.engine.term) == (False, term)
+    leader.sent.clear()
+    leader.wait(shortest - 0.01)
+    assert leader.sent == []
+    leader.wait(1.0)
+    assert {message["type"] for message in leader.sent} == {"pre_vote"}
 
 
 @pytest.mark.parametrize("able", [True, False])
