@@ -9,6 +9,7 @@ from raftlog.entries.entry import pack_routes
 from raftlog.links.lacks import Lack
 from raftlog.repair.repair import ASK_AGAIN_S
 from raftlog.repair.standing import Standing
+from tests.unit.raftlog.base_world import compact
 from tests.unit.raftlog.holes_world import A, B, World, asked_for, route
 
 
@@ -50,6 +51,37 @@ def test_what_came_in_so_and_is_cut_off_again_nobody_misses(world: World) -> Non
     world.journal.truncate_from(7)
     assert world.repair.work()
     assert not world.repair.holes
+
+
+def test_what_came_in_so_is_a_committed_one_once_the_journal_begins_behind_it(world: World) -> None:
+    """It was here when its entry was handed up, and was removed before anybody looked: no leader could acknowledge it.
+
+    The node was in no quorum from the next term on, until it was started again.
+    """
+    world.say(A, Lack.LOST, index=9)
+    assert world.passes(9, at=7)
+    world.journal.add(pack_routes([route(9)]), 7, 4)
+    world.journal.flush()
+    world.standing = Standing(5, B, False)
+    assert (world.repair.first_index, world.repair.doubts) == (7, True)
+    compact(world.journal, 7)
+    assert (world.repair.first_index, world.repair.doubts) == (1 << 62, False)
+    assert world.repair.work()
+    assert world.repair.missing_count == 1, "nobody has said that it needs it no more"
+    assert [header.get("sets") for _, _, header, _ in world.sent] == [1], "a set that has it is as good"
+    world.payloads.why = Lack.COMPACTED
+    assert world.repair.work()
+    assert (world.repair.active, world.repair.holes) == (False, {})
+
+
+def test_so_is_what_others_have_removed_and_need_not_be_asked_for_again(world: World) -> None:
+    world.misses(5)
+    for node in (A, B):
+        world.say(node, Lack.COMPACTED)
+    assert not world.repair.work()
+    compact(world.journal, 5)
+    assert world.repair.work()
+    assert (world.repair.active, world.payloads.begun) == (False, [5])
 
 
 def test_the_first_entries_of_a_new_leader_do_not_come_in_on_the_word_of_the_last_one(world: World) -> None:
