@@ -159,17 +159,16 @@ class Repair:
         rows = ((each.open_above(base), each.route.digest) for each in self._missing)
         return min((at for at, digest in rows if at and not told.counts(digest, term)), default=NOTHING_MISSING)
 
-    def let_in(self, route: Route, index: int, term: int) -> bool:
-        """Into the journal, at ``index``, though it is not here: if the leader of ``term`` has called it lost.
+    def may_pass(self, route: Route, term: int) -> bool:
+        """The gate may let an entry in whose payload is not here: the leader of ``term`` has called it lost."""
+        return self._told.counts(route.digest, term)
 
-        It is missing from now on, as a hole: his word counts for nothing once another leads, who may have it.
-        """
-        if not self._told.counts(route.digest, term):
-            return False
-        if route.digest not in self.holes and all(each.route.digest != route.digest for each in self._missing):
-            self.holes[route.digest] = wanted = Wanted(route, index)
+    def let_in(self, wanted: Wanted) -> None:
+        """It came in on his word, which counts for nothing once another leads, who may have it: from now on a hole."""
+        digest = wanted.route.digest
+        if digest not in self.holes and all(each.route.digest != digest for each in self._missing):
+            self.holes[digest] = wanted
             self._missing.append(wanted)
-        return True
 
     def missing(self, routes: list[Wanted]) -> None:
         """These must be fetched, in this order (a batch is appended only after its predecessor)."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from logboom.wire import Kind
-from raftlog.entries.entry import pack_routes
 from raftlog.links.lacks import Lack
 from raftlog.repair.repair import ASK_AGAIN_S
 from raftlog.repair.standing import Standing
 from tests.unit.raftlog.base_world import compact
-from tests.unit.raftlog.holes_world import A, B, World, asked_for, route
+from tests.unit.raftlog.holes_world import A, B, World, asked_for
 
 
 @pytest.fixture
@@ -23,7 +22,6 @@ def test_what_came_in_on_the_word_of_a_leader_is_not_acknowledged_to_the_next_on
     world.say(A, Lack.LOST, index=9)
     assert world.passes(9, at=7)
     assert world.passes(9, at=7), "sent again"
-    world.journal.add(pack_routes([route(9)]), 7, 4)
     world.repair.work()
     assert (world.repair.first_index, world.repair.blocked, world.repair.missing_count) == (1 << 62, False, 1)
     world.standing = Standing(5, B, False)
@@ -46,7 +44,6 @@ def test_what_came_in_on_the_word_of_a_leader_is_not_acknowledged_to_the_next_on
 def test_what_came_in_so_and_is_cut_off_again_nobody_misses(world: World) -> None:
     world.say(A, Lack.LOST, index=9)
     assert world.passes(9, at=7)
-    world.journal.add(pack_routes([route(9)]), 7, 4)
     world.standing = Standing(5, B, False)
     world.journal.truncate_from(7)
     assert world.repair.work()
@@ -60,7 +57,6 @@ def test_what_came_in_so_is_a_committed_one_once_the_journal_begins_behind_it(wo
     """
     world.say(A, Lack.LOST, index=9)
     assert world.passes(9, at=7)
-    world.journal.add(pack_routes([route(9)]), 7, 4)
     world.journal.flush()
     world.standing = Standing(5, B, False)
     assert (world.repair.first_index, world.repair.doubts) == (7, True)
@@ -82,6 +78,17 @@ def test_so_is_what_others_have_removed_and_need_not_be_asked_for_again(world: W
     compact(world.journal, 5)
     assert world.repair.work()
     assert (world.repair.active, world.payloads.begun) == (False, [5])
+
+
+@pytest.mark.parametrize("indices", [(9,), (9, 10)], ids=["it lacks the entry before", "the gate cut it there"])
+def test_what_does_not_come_in_is_not_missing_and_costs_its_leader_no_word(world: World, indices: list[int]) -> None:
+    """It was taken for one that is cut off: what he had said was forgotten, and it was told as mended."""
+    world.say(A, Lack.LOST, index=9)
+    assert world.passes(*indices, at=9, takes=False) == (len(indices) == 1)
+    assert (world.repair.active, world.repair.news) == (False, False)
+    assert world.repair.work()
+    assert world.passes(9, at=7), "he need not say it again"
+    assert (world.repair.missing_count, world.repair.blocked, world.repair.first_index) == (1, False, 1 << 62)
 
 
 def test_the_first_entries_of_a_new_leader_do_not_come_in_on_the_word_of_the_last_one(world: World) -> None:
