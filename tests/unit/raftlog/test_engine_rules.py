@@ -11,7 +11,7 @@ from logboom.types import NodeId
 from raftlog.entries.configuration import Role, Seat
 from raftlog.entries.entry import pack_control
 from tests.unit.raftlog.base_world import OTHER, OURS, PEER, Node
-from tests.unit.raftlog.voter_world import THEIRS, Leader, append_entries
+from tests.unit.raftlog.voter_world import THEIRS, Leader, Voter, append_entries
 
 
 def test_members_that_come_with_a_conflict_count_at_once(tmp_path: Path) -> None:
@@ -64,6 +64,15 @@ def test_what_a_new_leader_has_committed_is_handed_up_once_its_term_is_synced(tm
     assert node.engine.due, "whoever syncs looks at this: another turn is due"
     assert not node.engine.tick()
     assert node.applied == [12, 13, 14]
+
+
+def test_a_term_that_is_known_of_its_last_entry_alone_is_synced_with_that() -> None:
+    """Nothing is queued that would say so: nothing was handed up until the next term."""
+    voter = Voter(now=1000.0)
+    assert (voter.engine.term, voter.engine.journal.term, voter.engine.journal.dirty) == (1, 0, False)
+    voter.engine.receive(THEIRS, append_entries(4, 4) | {"commit_index": 3})
+    assert not voter.engine.tick()
+    assert voter.applied == [2, 3]
 
 
 def test_who_leads_no_more_asks_nobody_to_confirm_that_it_does(tmp_path: Path) -> None:
