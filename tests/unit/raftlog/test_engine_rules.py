@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from logboom.settings import RaftSettings
 from logboom.types import NodeId
+from raftlog.core import RaftLog
 from raftlog.entries.configuration import Role, Seat
 from raftlog.entries.entry import pack_control
 from tests.unit.raftlog.base_world import OTHER, OURS, PEER, Node
+from tests.unit.raftlog.outbox_world import Offload, group_of
 from tests.unit.raftlog.voter_world import THEIRS, Leader, Voter, append_entries
 
 
@@ -52,7 +56,10 @@ def test_what_a_leader_has_committed_proves_something_only_in_its_own_term(tmp_p
 
 def test_what_a_new_leader_has_committed_is_handed_up_once_its_term_is_synced(tmp_path: Path) -> None:
     """Killed before, and started in the term before, it believed that one's leader, and showed less than it had."""
-    node = Node(tmp_path)
+    node, offload, poked, failures = Node(tmp_path), Offload(), list[bool](), list[BaseException]()
+    events = SimpleNamespace(synced=lambda: None)
+    raft: Any = SimpleNamespace(engine=node.engine, events=events, poke=lambda: poked.append(True))
+    group = group_of(offload, node.journal, failures, synced=lambda: RaftLog._on_synced(raft))
     beat = {"type": "append_entries", "entries": [], "prevLogIdx": 16, "prevLogTerm": 1}
     node.engine.receive(PEER, beat | {"term": 1, "commit_index": 12, "seq": 1})
     assert not node.engine.tick()
@@ -60,8 +67,11 @@ def test_what_a_new_leader_has_committed_is_handed_up_once_its_term_is_synced(tm
     node.engine.receive(OTHER, beat | {"term": 2, "commit_index": 14, "seq": 1})
     assert not node.engine.tick()
     assert (node.engine.commit_index, node.applied) == (14, [12])
-    node.journal.flush()
-    assert node.engine.due, "whoever syncs looks at this: another turn is due"
+    group.kick()
+    assert not node.engine.tick()
+    assert (node.applied, poked) == ([12], [])
+    offload.finish_one()
+    assert (poked, failures) == ([True], []), "it is the term alone that was written"
     assert not node.engine.tick()
     assert node.applied == [12, 13, 14]
 
