@@ -168,7 +168,9 @@ class Repair:
         digest = wanted.route.digest
         if digest not in self.holes and all(each.route.digest != digest for each in self._missing):
             self.holes[digest] = wanted
-            self._missing.append(wanted)
+            at = next((at for at, each in enumerate(self._missing) if self._open(each) is None), len(self._missing))
+            self._missing.insert(at, wanted)  # in front of all that are committed, which hold up no acknowledgement
+            self._turn += at < self._turn
 
     def missing(self, routes: list[Wanted]) -> None:
         """These must be fetched, in this order (a batch is appended only after its predecessor)."""
@@ -332,10 +334,8 @@ class Repair:
 
     def _is_removed(self, wanted: Wanted) -> bool:
         """Compaction has taken it away here, too; or it is a hole in a partition that is destroyed, and stays one."""
-        if self._open(wanted) is not None:
-            return False
         ended = wanted.route.digest in self.holes and self._payloads.ended(wanted.route)
-        return ended or self._payloads.lack(wanted.route) is Lack.COMPACTED
+        return self._open(wanted) is None and (ended or self._payloads.lack(wanted.route) is Lack.COMPACTED)
 
     def _given_up(self, wanted: Wanted) -> bool:
         return wanted.is_cut_off(self._journal)
@@ -352,7 +352,7 @@ class Repair:
     def follow_term(self) -> None:
         term = self._standing().term
         if term != self._term:
-            self._term = term
+            self._term, self._turn = term, 0 if self.doubts else self._turn  # those first, which this leader may have
             self._answers.clear()
             self._told.clear()
             self.seals.clear()

@@ -6,10 +6,10 @@ import pytest
 
 from logboom.wire import Kind
 from raftlog.links.lacks import Lack
-from raftlog.repair.repair import ASK_AGAIN_S
+from raftlog.repair.repair import ASK_AGAIN_S, ROUTES_PER_FETCH
 from raftlog.repair.standing import Standing
 from tests.unit.raftlog.base_world import compact
-from tests.unit.raftlog.holes_world import A, B, World, asked_for
+from tests.unit.raftlog.holes_world import A, B, World, asked_for, route
 
 
 @pytest.fixture
@@ -78,6 +78,61 @@ def test_so_is_what_others_have_removed_and_need_not_be_asked_for_again(world: W
     compact(world.journal, 5)
     assert world.repair.work()
     assert (world.repair.active, world.payloads.begun) == (False, [5])
+
+
+@pytest.fixture
+def old(world: World) -> range:
+    """Holes in committed entries, more than are asked for at once, and the cycle is somewhere among them."""
+    indices = range(100, 100 + 20 * ROUTES_PER_FETCH)
+    for index in indices:
+        world.repair.committed(route(index))
+    for _ in range(5):
+        world.now += ASK_AGAIN_S
+        assert world.repair.work()
+    return indices
+
+
+def test_what_came_in_so_is_looked_at_in_front_of_all_that_is_committed(world: World, old: range) -> None:
+    """It came after all, and was acknowledged once the cycle had been over thousands of others."""
+    world.say(A, Lack.LOST, index=9)
+    assert world.passes(9, at=7)
+    world.standing = Standing(5, B, False)
+    assert world.repair.work()
+    assert world.repair.first_index == 7
+    world.payloads.held.add(9)
+    assert world.repair.work()
+    assert (world.repair.first_index, world.repair.missing_count) == (1 << 62, len(old))
+
+
+def test_what_the_next_leader_may_have_is_asked_for_before_all_that_is_committed(world: World, old: range) -> None:
+    several = range(10, 10 + 2 * ROUTES_PER_FETCH)
+    for index in several:
+        world.say(A, Lack.LOST, index=index)
+        assert world.passes(index, at=index - 3)
+    world.standing = Standing(5, B, False)
+    asked = list[int]()
+    for _ in range(2):
+        world.now += ASK_AGAIN_S
+        assert world.repair.work()
+        asked += asked_for(world)
+    assert asked == [*several]
+
+
+def test_where_nothing_came_in_so_the_cycle_goes_on_in_the_next_term(world: World, old: range) -> None:
+    before = asked_for(world)
+    world.standing = Standing(5, B, False)
+    world.now += ASK_AGAIN_S
+    assert world.repair.work()
+    assert asked_for(world)[0] == before[-1] + 1
+
+
+def test_what_comes_in_so_lets_nobody_pass_over_what_was_asked_for_last(world: World, old: range) -> None:
+    last = asked_for(world)[-1]
+    world.say(A, Lack.LOST, index=9)
+    assert world.passes(9, at=7)
+    world.payloads.held.add(last)
+    assert world.repair.work()
+    assert world.repair.missing_count == len(old), "the one that is let in, less the last"
 
 
 @pytest.mark.parametrize("indices", [(9,), (9, 10)], ids=["it lacks the entry before", "the gate cut it there"])
