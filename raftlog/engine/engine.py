@@ -97,15 +97,15 @@ class Engine(Replication):
         # survive this node's crash. Started again in the term before, it would take less from that one's leader for
         # all that it has shown (``covering_commit``). The term that is queued: a start takes that of the last entry
         # where it is later, which is on the disk already, and nothing would say so before the next term.
-        commit, applied, journal = self.commit_index, self.applied_index, self.journal
-        if commit <= applied or not self.may_lead or journal.durable_term < journal.term:
+        commit, applied = self.commit_index, self.applied_index
+        if commit <= applied or not self.may_lead or self.journal.durable_term < self.journal.term:
             return False
-        end = min(commit, journal.durable_index)
+        end = min(commit, self.journal.durable_index)
         if end <= applied:
             return False
         stop = min(end, applied + APPLY_BATCH)
         for index in range(applied + 1, stop + 1):
-            command, _, term = journal.entry(index)
+            command, _, term = self.journal.entry(index)
             if command[:1] != KIND_NOOP:
                 self._apply(index, term, command)
             self._set("raftLastApplied", index)
