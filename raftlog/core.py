@@ -412,6 +412,7 @@ class RaftLog:
         if message["type"] == "append_entries" and message["term"] >= self.engine.term:
             message, missing = gate.pass_through(message, self.mending.may_pass, above=self.journal.base_index)
         self.engine.receive(peer, message)
+        self.mending.passed()
         if message["type"] == "next_node_idx" and self._leading_term is not None and self.feeds.halted(peer):
             self.feeds.rewind(peer, held=self.engine.acknowledged_by(peer))
         if missing is not None and gate.agrees(whole, missing, self.engine.term_at(missing - 1)):

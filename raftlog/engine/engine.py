@@ -95,9 +95,10 @@ class Engine(Replication):
     def _apply_committed(self) -> bool:
         # Only what is synced here, with the term in which it was heard that it is committed: what apply shows must
         # survive this node's crash. Started again in the term before, it would take less from that one's leader for
-        # all that it has shown (``covering_commit``).
+        # all that it has shown (``covering_commit``). The term that is queued: a start takes that of the last entry
+        # where it is later, which is on the disk already, and nothing would say so before the next term.
         commit, applied = self.commit_index, self.applied_index
-        if commit <= applied or not self.may_lead or self.journal.durable_term < self.term:
+        if commit <= applied or not self.may_lead or self.journal.durable_term < self.journal.term:
             return False
         end = min(commit, self.journal.durable_index)
         if end <= applied:
@@ -137,7 +138,10 @@ class Engine(Replication):
             # Who has forgotten its votes, and what it acknowledged, must not help anybody to lead.
             may = self.membership.rejoining is None and (message.get("force") or not self._leader_is_alive())
             if term >= self.term and may:
+                led = self.is_leader
                 super()._SyncObj__onMessageReceived(node, message)
+                if led and not self.is_leader:
+                    self._step_down()  # its deadline is of before it led: it would stand, or ask, in this very turn
         elif kind == "response_vote":
             self._on_vote(node, term)
         elif kind == "timeout_now":

@@ -338,12 +338,13 @@ class Links:
     async def _keep_alive(self) -> None:
         while True:
             await wait(PING_S)
-            with self._goes_on():
-                self._beat()
+            self._beat()
 
     def _beat(self) -> None:
-        known = self.directories
-        said = {} if known is None else known.beat(rejoining=self.rejoining)
+        said: Mapping[str, Any] = {}
+        if self.directories is not None:
+            with self._goes_on():  # else a PING that says nothing: each link is to be heard of all the same
+                said = self.directories.beat(rejoining=self.rejoining)
         for link in list(self.links.values()):
             with self._goes_on(peer=link.peer):
                 self._look_at(link, said)

@@ -25,7 +25,10 @@ class Transfer:
     """Of one node; one at a time."""
 
     def __init__(self, *, membership: Membership, engine: Engine, clock: Clock, patience_s: float) -> None:
-        """What has not succeeded within ``patience_s`` is given up."""
+        """Given up: who has not caught up within ``patience_s``, and who has not taken over as long after it was asked.
+
+        Whoever stood still for longer does not take over any more: that is so however late it was asked.
+        """
         self._membership = membership
         self._engine = engine
         self._clock = clock
@@ -86,7 +89,7 @@ class Transfer:
             self._failed = self._to
             self._end(Unavailable(f"{self._to} did not take over in time", retry_after=0.1))
         elif not self._asked and engine.acknowledged_by(self._to) == last == engine.commit_index:
-            self._asked = True
+            self._until, self._asked = self._clock.monotonic() + self._patience_s, True
             engine.hand_over(self._to)
 
     def lost(self) -> None:

@@ -36,6 +36,8 @@ class Mending:
         self.repair = repair_of(self.damaged, self._standing)
         self._term = engine.term
         """As of the last turn."""
+        self._let_in: list[Wanted] = []
+        """Of the message that is at the gate: what may pass on its leader's word alone."""
 
     def _standing(self) -> Standing:
         engine = self._engine
@@ -64,7 +66,24 @@ class Mending:
 
     def may_pass(self, route: Route, index: int, term: int) -> bool:
         """The entry at ``index``, which routes this, may enter the journal: the leader of ``term`` sends it."""
-        return self._payloads.holds(route) or self.repair.let_in(route, index, term)
+        if self._payloads.holds(route):
+            return True
+        if not self.repair.may_pass(route, term):
+            return False
+        self._let_in.append(Wanted(route, index))
+        return True
+
+    def passed(self) -> None:
+        """The engine has what may pass. What it has taken of that is missing from now on.
+
+        It need not take any; and the message may have been cut in front of it, for something else.
+        """
+        if not self._let_in:
+            return
+        let_in, self._let_in = self._let_in, []
+        for wanted in let_in:
+            if not wanted.is_cut_off(self._journal):
+                self.repair.let_in(wanted)
 
     def damaged(self, damage: DamagedPayload) -> None:
         """A batch that was held cannot be read: fetch it from a peer; until it is back, do not lead."""

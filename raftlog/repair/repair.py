@@ -142,7 +142,7 @@ class Repair:
     @property
     def doubts(self) -> bool:
         """There is a hole in an entry that may never be committed."""
-        return any(each.raft_index is not None for each in self.holes.values())
+        return any(self._open(each) is not None for each in self.holes.values())
 
     @property
     def missing_count(self) -> int:
@@ -155,23 +155,22 @@ class Repair:
 
         Its payload is missing, and the leader has not said that it is lost.
         """
-        told, term = self._told, self._standing().term
-        return min(
-            (w.raft_index for w in self._missing if w.raft_index is not None and not told.counts(w.route.digest, term)),
-            default=NOTHING_MISSING,
-        )
+        told, term, base = self._told, self._standing().term, self._journal.base_index
+        rows = ((each.open_above(base), each.route.digest) for each in self._missing)
+        return min((at for at, digest in rows if at and not told.counts(digest, term)), default=NOTHING_MISSING)
 
-    def let_in(self, route: Route, index: int, term: int) -> bool:
-        """Into the journal, at ``index``, though it is not here: if the leader of ``term`` has called it lost.
+    def may_pass(self, route: Route, term: int) -> bool:
+        """The gate may let an entry in whose payload is not here: the leader of ``term`` has called it lost."""
+        return self._told.counts(route.digest, term)
 
-        It is missing from now on, as a hole: his word counts for nothing once another leads, who may have it.
-        """
-        if not self._told.counts(route.digest, term):
-            return False
-        if route.digest not in self.holes and all(each.route.digest != route.digest for each in self._missing):
-            self.holes[route.digest] = wanted = Wanted(route, index)
-            self._missing.append(wanted)
-        return True
+    def let_in(self, wanted: Wanted) -> None:
+        """It came in on his word, which counts for nothing once another leads, who may have it: from now on a hole."""
+        digest = wanted.route.digest
+        if digest not in self.holes and all(each.route.digest != digest for each in self._missing):
+            self.holes[digest] = wanted
+            at = next((at for at, each in enumerate(self._missing) if self._open(each) is None), len(self._missing))
+            self._missing.insert(at, wanted)  # in front of all that are committed, which hold up no acknowledgement
+            self._turn += at < self._turn
 
     def missing(self, routes: list[Wanted]) -> None:
         """These must be fetched, in this order (a batch is appended only after its predecessor)."""
@@ -284,7 +283,7 @@ class Repair:
     def _sets_help(self, rows: list[Route]) -> int:
         """A bit for each: it stays lost, and the state lacks it, so that a set is as good. Else only the batch is."""
         holes = ((at, self.holes.get(route.digest)) for at, route in enumerate(rows))
-        settled = ((at, hole.route) for at, hole in holes if hole is not None and hole.raft_index is None)
+        settled = ((at, hole.route) for at, hole in holes if hole is not None and self._open(hole) is None)
         return sum(1 << at for at, route in settled if self._payloads.lack(route) is not Lack.APPLIED)
 
     def _send_fetch(self, peer: NodeId, rows: list[Route], *, asked: int, sets: int, void: bool = False) -> bool:
@@ -310,7 +309,7 @@ class Repair:
         if verdict in NOBODY_HAS or self._payloads.lack(wanted.route) is Lack.APPLIED:
             self._concede(wanted)  # or this node needs it no more
         # What the log goes on without is asked for until a state is made of such a snapshot: that may be lost, too.
-        if verdict is not Lack.COMPACTED or wanted.raft_index is not None or stays:
+        if verdict is not Lack.COMPACTED or self._open(wanted) is not None or stays:
             return False
         self._settled.add(wanted, self._answers.said(digest))
         return True
@@ -335,13 +334,14 @@ class Repair:
 
     def _is_removed(self, wanted: Wanted) -> bool:
         """Compaction has taken it away here, too; or it is a hole in a partition that is destroyed, and stays one."""
-        if wanted.raft_index is not None:
-            return False
         ended = wanted.route.digest in self.holes and self._payloads.ended(wanted.route)
-        return ended or self._payloads.lack(wanted.route) is Lack.COMPACTED
+        return self._open(wanted) is None and (ended or self._payloads.lack(wanted.route) is Lack.COMPACTED)
 
     def _given_up(self, wanted: Wanted) -> bool:
         return wanted.is_cut_off(self._journal)
+
+    def _open(self, wanted: Wanted) -> int | None:
+        return wanted.open_above(self._journal.base_index)
 
     def peer_down(self, peer: NodeId) -> None:
         """Do not wait for its answer; what it has by now, it has to say anew."""
@@ -352,7 +352,7 @@ class Repair:
     def follow_term(self) -> None:
         term = self._standing().term
         if term != self._term:
-            self._term = term
+            self._term, self._turn = term, 0 if self.doubts else self._turn  # those first, which this leader may have
             self._answers.clear()
             self._told.clear()
             self.seals.clear()

@@ -18,14 +18,21 @@ class Wanted(NamedTuple):
     route: Route
     raft_index: int | None
 
+    def open_above(self, base: int) -> int | None:
+        """The entry's index, if it may be replaced; what is at or before the journal's base is committed, as with None.
+
+        Whoever was to say so need not have: it was here when its entry was handed up, or a snapshot came.
+        """
+        return None if self.raft_index is None or self.raft_index <= base else self.raft_index
+
     def is_cut_off(self, journal: Journal) -> bool:
         """A new leader has replaced the entry: perhaps nobody ever had the batch, and nobody needs it."""
-        if self.raft_index is None or self.raft_index <= journal.base_index:
+        index = self.open_above(journal.base_index)
+        if index is None:
             return False
-        if self.raft_index > journal.last_index:
+        if index > journal.last_index:
             return True
-        routes = unpack_routes(journal.entry(self.raft_index)[0])
-        return all(each.digest != self.route.digest for each in routes)
+        return all(each.digest != self.route.digest for each in unpack_routes(journal.entry(index)[0]))
 
 
 class Settled:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from logboom.types import MIB, NodeId, PartitionId, PartitionLogIndex, Term
 from logboom.wire import Frame, Kind
+from raftlog.core import RaftLog
+from raftlog.engine.messages import Message
 from raftlog.entries.entry import ROUTE, Route, pack_routes
 from raftlog.journal.journal import Journal
-from raftlog.links import gate
 from raftlog.links.lacks import Lack, pack
 from raftlog.repair.mending import Mending
 from raftlog.repair.repair import Repair
@@ -145,11 +145,28 @@ class World:
         header = pack([(route(index), lack)], term=term, asked=asked)
         self.repair.on_frame(peer, Frame(Kind.FETCHED, 0, header, memoryview(b"")))
 
-    def passes(self, index: int, *, at: int = 7, term: int = 4) -> bool:
-        """The gate: an entry there, which routes this, comes from the leader of ``term``."""
-        message = {"type": "append_entries", "term": term, "entries": [(pack_routes([route(index)]), at, term)]}
-        mending: Any = SimpleNamespace(_payloads=self.payloads, repair=self.repair)
-        return gate.pass_through(message, partial(Mending.may_pass, mending)).missing_from is None
+    def passes(self, *indices: int, at: int = 7, term: int = 4, takes: bool = True) -> bool:
+        """The gate: an entry there, which routes these, comes from the leader of ``term``, and the engine takes it."""
+        entry = pack_routes([route(index) for index in indices]), at, term
+        passed = list[tuple[bytes, int, int]]()
+
+        def receive(_: NodeId, message: Message) -> None:
+            passed.extend(message["entries"])
+            if passed and takes and at > self.journal.last_index:
+                self.journal.add(*entry)
+
+        engine: Any = SimpleNamespace(term=term, receive=receive, term_at=lambda _: None)
+        mending = Mending(
+            engine=engine,
+            journal=self.journal,
+            payloads=self.payloads,  # type: ignore[arg-type]
+            events=SimpleNamespace(),
+            repair_of=lambda *_: self.repair,
+            poke=lambda: None,
+        )
+        raft: Any = SimpleNamespace(engine=engine, mending=mending, journal=self.journal)
+        RaftLog._on_raft(raft, A, {"type": "append_entries", "term": term, "prevLogTerm": 1, "entries": [entry]})
+        return bool(passed)
 
     def misses(self, *indices: int, committed: bool = False) -> None:
         self.repair.missing([Wanted(route(index), None if committed else index) for index in indices])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from raftlog.journal.journal import Journal
 from raftlog.journal.outbox import GroupLimits, GroupSync
 
 
@@ -74,9 +75,10 @@ class Target:
 
 def group_of(
     offload: Offload,
-    journal: Target,
+    journal: Target | Journal,
     failures: list[BaseException],
     *,
+    synced: Callable[[], None] = lambda: None,
     parallel: int = 4,
     inline: int = 0,
     **limits: int,
@@ -86,7 +88,7 @@ def group_of(
         journal=journal,  # type: ignore[arg-type]
         offload=offload,
         clock=Clock(),
-        synced=lambda: None,
+        synced=synced,
         failed=failures.append,
         limits=GroupLimits(inline=inline, **limits),
         parallel=parallel,

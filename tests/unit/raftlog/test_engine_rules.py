@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from logboom.settings import RaftSettings
 from logboom.types import NodeId
+from raftlog.core import RaftLog
 from raftlog.entries.configuration import Role, Seat
 from raftlog.entries.entry import pack_control
 from tests.unit.raftlog.base_world import OTHER, OURS, PEER, Node
-from tests.unit.raftlog.voter_world import append_entries
+from tests.unit.raftlog.outbox_world import Offload, group_of
+from tests.unit.raftlog.voter_world import THEIRS, Leader, Voter, append_entries
 
 
 def test_members_that_come_with_a_conflict_count_at_once(tmp_path: Path) -> None:
@@ -51,7 +56,10 @@ def test_what_a_leader_has_committed_proves_something_only_in_its_own_term(tmp_p
 
 def test_what_a_new_leader_has_committed_is_handed_up_once_its_term_is_synced(tmp_path: Path) -> None:
     """Killed before, and started in the term before, it believed that one's leader, and showed less than it had."""
-    node = Node(tmp_path)
+    node, offload, poked, failures = Node(tmp_path), Offload(), list[bool](), list[BaseException]()
+    events = SimpleNamespace(synced=lambda: None)
+    raft: Any = SimpleNamespace(engine=node.engine, events=events, poke=lambda: poked.append(True))
+    group = group_of(offload, node.journal, failures, synced=lambda: RaftLog._on_synced(raft))
     beat = {"type": "append_entries", "entries": [], "prevLogIdx": 16, "prevLogTerm": 1}
     node.engine.receive(PEER, beat | {"term": 1, "commit_index": 12, "seq": 1})
     assert not node.engine.tick()
@@ -59,10 +67,22 @@ def test_what_a_new_leader_has_committed_is_handed_up_once_its_term_is_synced(tm
     node.engine.receive(OTHER, beat | {"term": 2, "commit_index": 14, "seq": 1})
     assert not node.engine.tick()
     assert (node.engine.commit_index, node.applied) == (14, [12])
-    node.journal.flush()
-    assert node.engine.due, "whoever syncs looks at this: another turn is due"
+    group.kick()
+    assert not node.engine.tick()
+    assert (node.applied, poked) == ([12], [])
+    offload.finish_one()
+    assert (poked, failures) == ([True], []), "it is the term alone that was written"
     assert not node.engine.tick()
     assert node.applied == [12, 13, 14]
+
+
+def test_a_term_that_is_known_of_its_last_entry_alone_is_synced_with_that() -> None:
+    """Nothing is queued that would say so: nothing was handed up until the next term."""
+    voter = Voter(now=1000.0)
+    assert (voter.engine.term, voter.engine.journal.term, voter.engine.journal.dirty) == (1, 0, False)
+    voter.engine.receive(THEIRS, append_entries(4, 4) | {"commit_index": 3})
+    assert not voter.engine.tick()
+    assert voter.applied == [2, 3]
 
 
 def test_who_leads_no_more_asks_nobody_to_confirm_that_it_does(tmp_path: Path) -> None:
@@ -76,6 +96,22 @@ def test_who_leads_no_more_asks_nobody_to_confirm_that_it_does(tmp_path: Path) -
     node.sent.clear()
     assert not node.engine.start_lone_round()
     assert node.sent == []
+
+
+def test_who_is_deposed_waits_for_whoever_deposes_it_as_long_as_any_other_does() -> None:
+    """Its deadline was of before it led: in that same turn it asked for pre-votes, with more than the other has."""
+    leader = Leader()
+    for _ in range(20):
+        leader.acknowledge(THEIRS)
+        leader.wait(0.1)
+    term, shortest = leader.engine.term + 1, RaftSettings().election_min_ms / 1000
+    leader.engine.receive(OTHER, {"type": "request_vote", "term": term, "last_log_index": 2, "last_log_term": 1})
+    assert (leader.engine.is_leader, leader.engine.term) == (False, term)
+    leader.sent.clear()
+    leader.wait(shortest - 0.01)
+    assert leader.sent == []
+    leader.wait(1.0)
+    assert {message["type"] for message in leader.sent} == {"pre_vote"}
 
 
 @pytest.mark.parametrize("able", [True, False])

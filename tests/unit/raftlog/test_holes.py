@@ -87,14 +87,14 @@ def test_it_acknowledges_a_hole_on_the_word_of_the_leader_of_its_term_alone(worl
     assert world.repair.first_index == 5, "b does not lead"
     world.say(A, Lack.LOST, term=3)
     assert world.repair.first_index == 5, "a did so in another term"
-    assert not world.repair.let_in(route(5), 5, 4)
+    assert not world.repair.may_pass(route(5), 4)
     world.say(A, Lack.LOST)
     assert world.repair.first_index > 5
-    assert world.repair.let_in(route(5), 5, 4)
+    assert world.repair.may_pass(route(5), 4)
     assert world.repair.missing_count == 1
     world.standing = Standing(5, A, False)
     assert world.repair.first_index == 5
-    assert not world.repair.let_in(route(5), 5, 5)
+    assert not world.repair.may_pass(route(5), 5)
 
 
 def test_the_gate_may_let_in_what_the_leader_calls_lost_and_nothing_else(world: World) -> None:

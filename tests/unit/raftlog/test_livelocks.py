@@ -338,6 +338,7 @@ def test_it_does_so_once_and_for_what_may_not_be_committed(raft_index: int | Non
     engine = SimpleNamespace(may_lead=False, give_way=lambda: gave.append(True))
     repair = Repair.__new__(Repair)
     repair._missing, repair.news = [Wanted(route(9), raft_index)], False
+    repair._journal = journal_of(0)
     repair.holes = {}
     mending: Any = SimpleNamespace(_engine=engine, repair=repair)
     Mending._follow(mending)

@@ -39,6 +39,31 @@ def test_of_several_the_first_that_did_not_take_over_has_others_before_it() -> N
     assert leader.asked == [NODES[2], NODES[1], NODES[2]]
 
 
+def test_who_is_asked_late_has_as_long_to_take_over_as_it_may_stand_still() -> None:
+    """Its leader had led on for long, and admitted, when it woke within that time and deposed it."""
+    leader = Leader()
+    leader.held[NODES[2]] = LAST - 1
+    leader.transfer.begin(NODES[2], leader.told.append)
+    leader.now += 0.29
+    leader.transfer.tick()
+    leader.held[NODES[2]] = LAST
+    leader.transfer.tick()
+    assert leader.asked == [NODES[2]]
+    leader.now += 0.29
+    leader.transfer.tick()
+    assert (leader.transfer.under_way, leader.told) == (True, [])
+    leader.now += 0.02
+    leader.transfer.tick()
+    assert [type(error) for error in leader.told] == [Unavailable]
+
+
+def test_who_does_not_catch_up_in_time_is_not_asked() -> None:
+    leader = Leader()
+    leader.held[NODES[2]] = LAST - 1
+    leader.try_once(NODES[2])
+    assert ([type(error) for error in leader.told], leader.asked) == ([Unavailable], [])
+
+
 def test_nobody_else_is_asked_than_may_be() -> None:
     leader = Leader()
     leader.held[NODES[1]] = LAST - BEHIND_MAX - 1

@@ -43,6 +43,7 @@ class Voter:
     def __init__(self, *, now: float, peers: tuple[NodeId, ...] = (THEIRS, NodeId("n3")), entries: int = 3) -> None:
         self.now = now
         self.sent: list[dict[str, Any]] = []
+        self.applied: list[int] = []
         self.engine = Engine(
             membership=membership_of(journal_of(entries), OURS, *peers),
             journal=journal_of(entries),
@@ -50,7 +51,7 @@ class Voter:
             clock=SimpleNamespace(monotonic=lambda: self.now),  # type: ignore[arg-type]
             rng=random.Random(1),
             send=lambda peer, message: bool(self.sent.append(message)) or True,
-            apply=lambda *_: None,
+            apply=lambda index, *_: self.applied.append(index),
             sendable=lambda _: 1 << 62,
             too_far=lambda _: None,
         )
