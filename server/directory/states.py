@@ -212,8 +212,14 @@ class States:
         machine = self._open_machine(partition_id, directory)
         try:
             _look(machine)
-        except Exception:
+        except CorruptData:
             _give_up(machine)
+            raise
+        except (
+            Exception
+        ):  # it may be whole, and only not be readable now: of that a user's ``discard`` would leave nothing
+            with suppress(Exception):
+                machine.close()
             raise
         return machine
 
