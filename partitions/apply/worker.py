@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
@@ -26,16 +27,13 @@ from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.stops import Stop, Stops
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
-from partitions.log.recent import INLINE_RECORDS_MAX
+from partitions.log.recent import INLINE_RECORDS_MAX, INLINE_RECORDS_MIN
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-INLINE_RECORDS_MIN: Final = 16
-"""So many, at hand and with nobody waiting, are applied at once: later there would be more of them at a time."""
 
 
 class ApplyWorker:
@@ -93,7 +91,7 @@ class ApplyWorker:
         """The last one that was begun."""
         self._here = False
         """What is under way is a group that waits for its turn on the loop."""
-        self._stops = Stops(clock, self.counts.pauses)
+        self._stops = Stops(self, clock, self.counts.pauses)
         self._closing = False
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -344,17 +342,18 @@ class ApplyWorker:
 
     def _capture(self, stop: Stop) -> None:
         """As a group of its own: nothing is applied meanwhile."""
+        job = self._stops.begin(stop)
+        if job is None:
+            self._start()
+            return
         self._running, self._aim = True, self.applied_index
-        self._stops.begin(stop)
-        machine = self.machine
+        self._offload.submit(job, partial(self._captured, stop))
 
-        def captured(found: Any, error: BaseException | None) -> None:
-            if error is not None:
-                log.error("capture_failed", partition=self.log.partition_id, error=repr(error), exc_info=traced(error))
-            stop.taken(found)
+    def _captured(self, stop: Stop, found: Any, error: BaseException | None) -> None:
+        try:
+            self._stops.captured(stop, found, error)
+        finally:
             self.go_on(stop)
-
-        self._offload.submit(lambda: stop.capture(machine), captured)
 
     def _is_at_hand(self) -> bool:
         cursor = self._cursor

@@ -215,9 +215,7 @@ class States:
         except CorruptData:
             _give_up(machine)
             raise
-        except (
-            Exception
-        ):  # it may be whole, and only not be readable now: of that a user's ``discard`` would leave nothing
+        except Exception:  # it may be whole: a user's ``discard`` would leave nothing of it
             with suppress(Exception):
                 machine.close()
             raise
