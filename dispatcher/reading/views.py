@@ -245,9 +245,9 @@ class Views:
             for leave in told:
                 leave()
             for partition, stop in list(stops.items()):
-                worker = stop.owner  # another one, where the state was made anew; and it may be destroyed
-                if worker.go_on(stop):  # of a user's, perhaps, which may never return
-                    late[partition] = backend.threads_for(worker.machine, worker.offload).hold()
+                owner = stop.owner  # another one, where the state was made anew; and it may be destroyed
+                if owner.go_on(stop):  # of a user's, perhaps, which may never return
+                    late[partition] = backend.threads_for(owner.machine, owner.offload).hold()
             waiting.cancel()
             await asyncio.wait([waiting])
         return global_index

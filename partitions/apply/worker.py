@@ -19,7 +19,7 @@ from logboom.errors import CorruptData, Unavailable, traced
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
+from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Begun, Cursor, WorkerState
 from partitions.apply.apply_counts import Ages, ApplyCounts
 from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
@@ -52,20 +52,20 @@ class ApplyWorker:
         fatal: Callable[[BaseException], None],
         counts: ApplyCounts | None = None,
         slow: SlowGroups | None = None,
-        dedupe: Dedupe | None = None,
+        begun: Begun | None = None,
         reclaimable: bool = True,
     ) -> None:
         """``counts`` and ``slow`` are shared by all workers of a node.
 
-        ``dedupe``: what the machine has of producers, if that has been read: it may take long. ``reclaimable``: what is
-        applied, and in a snapshot, need not be kept in the log.
+        ``begun``: of the machine, if that has been read. ``reclaimable``: what is applied, and in a snapshot, need not
+        be kept in the log.
         """
         self.log = log
         self.machine = machine
-        self.dedupe = Dedupe(settings, machine.meta()) if dedupe is None else dedupe
+        self.dedupe, applied = begun or Begun.of(machine, settings)
         self._before: tuple[Dedupe, PartitionLogIndex] | None = None
         """Dedupe of the worker that this one replaced, and how far it had come, until this one has come as far."""
-        self._cursor = Cursor(applied=machine.position())
+        self._cursor = Cursor(applied=applied)
         self._offload = self.offload = offload
         """For all that is asked of the machine."""
         self._clock = clock
