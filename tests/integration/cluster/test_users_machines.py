@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from logboom import Put, Record, SyncClient
+from logboom import Put, Record
 from logboom.cli.operate import problems
 from logboom.errors import DeadlineExceeded, InvalidRequest, LogboomError, PartitionFrozen
 from logboom.testing import LocalCluster
 from tests.integration.cluster.machines_world import MODULE
-from tests.integration.cluster.snapshots_world import KV, SMALL, base, equal_states
+from tests.integration.cluster.snapshots_world import KV, SMALL, base, equal_states, has_set
 from tests.integration.waiting import wait_for
 
 pytestmark = pytest.mark.process
@@ -441,10 +441,6 @@ def test_a_load_or_a_scrub_that_does_not_return_keeps_no_other_state_waiting(tmp
             path.unlink()
         wait_for(lambda: holds(lambda: client.get(one, b"k", stale=True) == (1,)))
         wait_for(lambda: not client.status()["scrub"]["stuck"])
-
-
-def has_set(client: SyncClient, node: str, global_index: int) -> bool:
-    return any(row["global_index"] == global_index for row in client.snapshots(node=node)["sets"])
 
 
 def holds(question: Callable[[], bool]) -> bool:
