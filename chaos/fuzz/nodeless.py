@@ -249,6 +249,9 @@ class NoNode:
     def threads_of(self, partition_id: object, machine: object) -> Still:
         return self.offload
 
+    def threads_for(self, machine: object, offload: object) -> Still:
+        return self.offload
+
     def global_commit_index(self) -> int:
         return 5
 

@@ -33,6 +33,7 @@ from logboom.state_machine import Machine
 from logboom.types import CURSORS, CURSORS_TOKEN, GlobalLogIndex, Level, NodeId, PartitionId
 from logboom.wire import Frame, Kind
 from partitions.log.log import PartitionLog
+from ports.offload import Offload
 from raftlog.entries.configuration import Configuration, Role
 from snapshots.meta import SetMeta
 
@@ -302,7 +303,10 @@ class Backend(Pipeline):
     def threads_of(self, partition_id: PartitionId, machine: Machine) -> Asking:
         """For what is asked of this machine, which it has or had."""
         worker = self.workers.get(partition_id)
-        offload = self.offload if worker is None else worker.offload
+        return self.threads_for(machine, self.offload if worker is None else worker.offload)
+
+    def threads_for(self, machine: Machine, offload: Offload) -> Asking:
+        """For what is asked of this machine, whose own threads these are, though its partition be destroyed."""
         return Asking(offload, lambda: self.partitioning.hold(machine))
 
     def digesting(self, partition_id: PartitionId) -> asyncio.Lock:

@@ -43,7 +43,7 @@ from logboom.errors import CorruptData, LogboomError
 from logboom.settings import Settings
 from logboom.types import MIXED, DurabilityMode, GlobalLogIndex, Level, NodeId, PartitionId, Term
 from logboom.wire import Frame, Kind
-from partitions.apply.dedupe import Dedupe
+from partitions.apply.apply_core import Begun
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from ports.clock import Clock
@@ -146,9 +146,9 @@ class Pipeline(Presence):
         self._ticking: asyncio.TimerHandle | None = None
         self.members_changed(self.members)
 
-    def make_worker(self, partition_id: PartitionId, dedupe: Dedupe | None = None) -> ApplyWorker:
-        """For the partition's machine, as it is now. ``dedupe``: see Remade."""
-        return self._worker_of(partition_id, self._progress_of(partition_id), dedupe)
+    def make_worker(self, partition_id: PartitionId, begun: Begun | None = None) -> ApplyWorker:
+        """For the partition's machine, as it is now. ``begun``: see Remade."""
+        return self._worker_of(partition_id, self._progress_of(partition_id), begun)
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:

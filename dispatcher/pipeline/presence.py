@@ -25,8 +25,7 @@ from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
 from logboom.errors import CorruptData
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
-from partitions.apply.apply_core import AppliedBatch, WorkerState
-from partitions.apply.dedupe import Dedupe
+from partitions.apply.apply_core import AppliedBatch, Begun, WorkerState
 from partitions.apply.worker import ApplyWorker
 from partitions.log.holes import Hole
 from partitions.log.log import PartitionLog
@@ -59,7 +58,7 @@ class Presence(ABC):
     tails: dict[PartitionId, Tail]
     watermarks: Watermarks
     voiding: Voiding
-    _worker_of: Callable[[PartitionId, Progressed, Dedupe | None], ApplyWorker]
+    _worker_of: Callable[[PartitionId, Progressed, Begun | None], ApplyWorker]
     _unsynced: set[PartitionId]
     _unshown: set[PartitionId]
     _told_paused: set[PartitionId]

@@ -8,8 +8,7 @@ from typing import NamedTuple, Protocol
 from dispatcher.upkeep.rebuilding import SetNeeded
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
-from partitions.apply.apply_core import AppliedBatch
-from partitions.apply.dedupe import Dedupe
+from partitions.apply.apply_core import AppliedBatch, Begun
 from partitions.apply.worker import ApplyWorker
 from partitions.log.log import PartitionLog
 from ports.offload import Offload
@@ -24,8 +23,8 @@ class Opened(NamedTuple):
     machine: Machine
     lacks: SetNeeded | None = None
     """Its state is of no use here, and why."""
-    dedupe: Dedupe | None = None
-    """What it has of producers. None: whoever needs that reads it."""
+    begun: Begun | None = None
+    """Its worker does with that."""
 
 
 class Rooms(Protocol):
@@ -84,8 +83,8 @@ class Rooms(Protocol):
         """Threads for whatever is asked of such machines: those of users have their own. On the loop."""
         ...
 
-    def worker(self, partition_id: PartitionId, progressed: Progressed, dedupe: Dedupe | None = None) -> ApplyWorker:
-        """For a partition in ``logs`` and ``machines``. ``dedupe``: see Remade; of what was opened it is known."""
+    def worker(self, partition_id: PartitionId, progressed: Progressed, begun: Begun | None = None) -> ApplyWorker:
+        """For a partition in ``logs`` and ``machines``. ``begun``: see Remade; of what was opened it is known."""
         ...
 
     def untouched(self, partition_id: PartitionId) -> bool:

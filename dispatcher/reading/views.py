@@ -31,7 +31,7 @@ from logboom.errors import (
 from logboom.state_machine import Machine
 from logboom.types import CURSORS, MIB, PartitionId
 from partitions.apply.stops import Stop
-from partitions.apply.worker import ApplyWorker
+from ports.offload import Offload
 
 PARTITIONS_MAX: Final = 1024
 FEW: Final = 16
@@ -188,15 +188,15 @@ class Views:
         """Fills ``views``; returns the index that they are of."""
         backend, loop = self._backend, asyncio.get_running_loop()
         whole: asyncio.Future[None] = loop.create_future()
-        stops: dict[PartitionId, tuple[ApplyWorker, Stop]] = {}
+        stops: dict[PartitionId, Stop] = {}
         late: dict[PartitionId, Callable[[], None]] = {}
         """Machines that have not given theirs yet, which nobody waits for: how to let them be closed."""
         global_index = int(backend.parent.global_index)
 
-        def taken(partition: PartitionId, through: int, view: View | None) -> None:
+        def taken(partition: PartitionId, through: int, offload: Offload, view: View | None) -> None:
             stops.pop(partition, None)
             if view is not None:
-                view.threads = backend.threads_of(partition, view.machine)
+                view.threads = backend.threads_for(view.machine, offload)
             if whole.done():  # nobody waits any more
                 if view is not None:
                     let_go(partition, view)
@@ -231,9 +231,9 @@ class Views:
         told = [backend.subscribe_commits(partition, moved) for partition in dict.fromkeys(partitions)]
         for partition in dict.fromkeys(partitions):  # in one turn: all of the same moment
             worker, through = backend.workers[partition], backend.logs[partition].committed_index
-            stops[partition] = worker, worker.stop_at(through, scan, partial(taken, partition, through))
+            stops[partition] = worker.stop_at(through, scan, partial(taken, partition, through, worker.offload))
         timer = loop.call_later(max(0.0, deadline - backend.clock.monotonic()), _too_late, whole, stops)
-        behind = [p for p, (worker, stop) in stops.items() if worker.applied_index < stop.through_index]
+        behind = [p for p, stop in stops.items() if backend.workers[p].applied_index < stop.through_index]
         targets = [(p, backend.logs[p].committed_global_index) for p in behind]
         waiting = loop.create_task(backend.wait_all_applied(targets, deadline))
         waiting.add_done_callback(stands_still)
@@ -244,10 +244,10 @@ class Views:
             timer.cancel()
             for leave in told:
                 leave()
-            for partition, (worker, stop) in list(stops.items()):
-                for each in dict.fromkeys((worker, backend.workers.get(partition, worker))):  # it may be another now
-                    if each.go_on(stop):  # of a user's, perhaps, which may never return
-                        late[partition] = backend.threads_of(partition, each.machine).hold()
+            for partition, stop in list(stops.items()):
+                owner = stop.owner  # another one, where the state was made anew; and it may be destroyed
+                if owner.go_on(stop):  # of a user's, perhaps, which may never return
+                    late[partition] = backend.threads_for(owner.machine, owner.offload).hold()
             waiting.cancel()
             await asyncio.wait([waiting])
         return global_index

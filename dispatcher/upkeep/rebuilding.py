@@ -15,7 +15,7 @@ import structlog
 from logboom.errors import CorruptData
 from logboom.state_machine import NOWHERE, Machine, Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex
-from partitions.apply.dedupe import Dedupe
+from partitions.apply.apply_core import Begun
 from partitions.apply.worker import ApplyWorker
 from ports.clock import Clock
 from ports.offload import Offload
@@ -48,10 +48,10 @@ class Rebuilt(NamedTuple):
 
 
 class Remade(NamedTuple):
-    """And what it has of producers, with which its worker begins: to read that may take seconds."""
+    """And what its worker begins with."""
 
     rebuilt: Rebuilt
-    dedupe: Dedupe
+    begun: Begun
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Rebuilding:
         *,
         machines: dict[PartitionId, Machine],
         workers: dict[PartitionId, ApplyWorker],
-        worker_of: Callable[[PartitionId, Dedupe], ApplyWorker],
+        worker_of: Callable[[PartitionId, Begun], ApplyWorker],
         rebuild: Callable[[PartitionId, Machine, PartitionLogIndex], Remade],
         unused: Callable[[PartitionId, Machine], Awaitable[None]],
         retire: Callable[[Machine, Machine], None],
@@ -182,22 +182,23 @@ class Rebuilding:
         return len(lately) + 1
 
     async def _make_anew(self, partition_id: PartitionId, worker: ApplyWorker, fence: _Fence) -> None:
+        try:
+            await self._remake(partition_id, worker, fence)
+        except Exception as error:  # noqa: BLE001 - nobody else would hear of it, and its partition never go on
+            self._fatal(error)
+
+    async def _remake(self, partition_id: PartitionId, worker: ApplyWorker, fence: _Fence) -> None:
+        """An error is final, as with any other file: what is there now nobody knows."""
         await worker.close()
         damaged = self._machines.get(partition_id)
         if damaged is None:
             return  # destroyed
-        try:
-            found, dedupe = await self._run(
-                partition_id, lambda: self._rebuild(partition_id, damaged, worker.applied_index)
-            )
-        except Exception as error:  # noqa: BLE001 - as with any other file: what is there now nobody knows
-            self._fatal(error)
-            return
+        found, begun = await self._run(partition_id, lambda: self._rebuild(partition_id, damaged, worker.applied_index))
         if partition_id not in self._workers:
             await self._run(partition_id, lambda: self._retire(found.machine, damaged))
             return  # destroyed meanwhile, with the damaged one
         self._machines[partition_id] = found.machine
-        fresh = self._workers[partition_id] = self._worker_of(partition_id, dedupe)
+        fresh = self._workers[partition_id] = self._worker_of(partition_id, begun)
         worker.hand_over(fresh)
         if found.lacks is None:
             fence.rebuilt = True

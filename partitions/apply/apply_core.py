@@ -54,6 +54,18 @@ class AppliedBatch(NamedTuple):
     refused: str | None
 
 
+class Begun(NamedTuple):
+    """What a worker begins with. To read it may take seconds, and a user's machine may raise anything."""
+
+    dedupe: Dedupe
+    position: Position
+
+    @classmethod
+    def of(cls, machine: Machine, settings: ApplySettings) -> Begun:
+        """As the machine is now."""
+        return cls(Dedupe(settings, machine.meta()), machine.position())
+
+
 @dataclass(slots=True)
 class Cursor:
     """Where a worker stands. Watermarks only grow (I7)."""

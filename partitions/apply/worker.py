@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
@@ -18,7 +19,7 @@ from logboom.errors import CorruptData, Unavailable, traced
 from logboom.settings import ApplySettings
 from logboom.state_machine import Machine, Position, StateDump
 from logboom.types import GlobalLogIndex, PartitionLogIndex
-from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Cursor, WorkerState
+from partitions.apply.apply_core import AppliedBatch, ApplyGroup, Begun, Cursor, WorkerState
 from partitions.apply.apply_counts import Ages, ApplyCounts
 from partitions.apply.checkpoints import Checkpoints
 from partitions.apply.dedupe import Dedupe
@@ -26,16 +27,13 @@ from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.stops import Stop, Stops
 from partitions.log.log import PartitionLog
 from partitions.log.reading import DamagedBatch
-from partitions.log.recent import INLINE_RECORDS_MAX
+from partitions.log.recent import INLINE_RECORDS_MAX, INLINE_RECORDS_MIN
 from ports.clock import Clock
 from ports.invariant import InvariantViolated, invariant
 from ports.offload import Offload
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-INLINE_RECORDS_MIN: Final = 16
-"""So many, at hand and with nobody waiting, are applied at once: later there would be more of them at a time."""
 
 
 class ApplyWorker:
@@ -54,20 +52,20 @@ class ApplyWorker:
         fatal: Callable[[BaseException], None],
         counts: ApplyCounts | None = None,
         slow: SlowGroups | None = None,
-        dedupe: Dedupe | None = None,
+        begun: Begun | None = None,
         reclaimable: bool = True,
     ) -> None:
         """``counts`` and ``slow`` are shared by all workers of a node.
 
-        ``dedupe``: what the machine has of producers, if that has been read: it may take long. ``reclaimable``: what is
-        applied, and in a snapshot, need not be kept in the log.
+        ``begun``: of the machine, if that has been read. ``reclaimable``: what is applied, and in a snapshot, need not
+        be kept in the log.
         """
         self.log = log
         self.machine = machine
-        self.dedupe = Dedupe(settings, machine.meta()) if dedupe is None else dedupe
+        self.dedupe, applied = begun or Begun.of(machine, settings)
         self._before: tuple[Dedupe, PartitionLogIndex] | None = None
         """Dedupe of the worker that this one replaced, and how far it had come, until this one has come as far."""
-        self._cursor = Cursor(applied=machine.position())
+        self._cursor = Cursor(applied=applied)
         self._offload = self.offload = offload
         """For all that is asked of the machine."""
         self._clock = clock
@@ -93,7 +91,7 @@ class ApplyWorker:
         """The last one that was begun."""
         self._here = False
         """What is under way is a group that waits for its turn on the loop."""
-        self._stops = Stops(clock, self.counts.pauses)
+        self._stops = Stops(self, clock, self.counts.pauses)
         self._closing = False
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -344,17 +342,18 @@ class ApplyWorker:
 
     def _capture(self, stop: Stop) -> None:
         """As a group of its own: nothing is applied meanwhile."""
+        job = self._stops.begin(stop)
+        if job is None:
+            self._start()
+            return
         self._running, self._aim = True, self.applied_index
-        self._stops.begin(stop)
-        machine = self.machine
+        self._offload.submit(job, partial(self._captured, stop))
 
-        def captured(found: Any, error: BaseException | None) -> None:
-            if error is not None:
-                log.error("capture_failed", partition=self.log.partition_id, error=repr(error), exc_info=traced(error))
-            stop.taken(found)
+    def _captured(self, stop: Stop, found: Any, error: BaseException | None) -> None:
+        try:
+            self._stops.captured(stop, found, error)
+        finally:
             self.go_on(stop)
-
-        self._offload.submit(lambda: stop.capture(machine), captured)
 
     def _is_at_hand(self) -> bool:
         cursor = self._cursor

@@ -19,8 +19,8 @@ ORIGIN_BYTES: Final = 256
 """Memory that each origin of a mixed batch takes beside its header."""
 TXN_KEY_BYTES: Final = 256
 """What a key that a transaction looks at counts for where so many bytes may be applied at once: it may take 15."""
-
-
+INLINE_RECORDS_MIN: Final = 16
+"""So many, at hand and with nobody waiting, are applied at once: later there would be more of them at a time."""
 INLINE_RECORDS_MAX: Final = 64
 """So many are applied at once where the loop does that: of more nobody asks what they cost."""
 

@@ -18,8 +18,8 @@ from logboom.errors import ConfigError, InvalidRequest
 from logboom.settings import ApplySettings, LogSettings, Settings
 from logboom.state_machine import Machine
 from logboom.types import PartitionId
+from partitions.apply.apply_core import Begun
 from partitions.apply.apply_counts import ApplyCounts
-from partitions.apply.dedupe import Dedupe
 from partitions.apply.slow_groups import SlowGroups
 from partitions.apply.worker import ApplyWorker
 from partitions.log.files import Shelf
@@ -86,7 +86,7 @@ class PartitionRooms:
         self._apply: dict[PartitionId, ApplySettings] = {}
         self._fresh_logs: dict[PartitionId, PartitionLog] = {}
         self._fresh: dict[PartitionId, Opened] = {}
-        """Partitions that were opened off the loop, and have no worker yet."""
+        """Partitions that were opened, and have no worker yet."""
         self._descriptors = Descriptors(world, self.logs, self.destroyed, self._stateless, lambda: self._shelf.count)
         self._shelf = Shelf(settings.log.open_files_node_max, may_keep=self._descriptors.to_spare)
 
@@ -118,14 +118,16 @@ class PartitionRooms:
             self._kinds[partition_id], self._apply[partition_id] = kind, apply
             store = self.logs[partition_id]
             if store.highest_index or partition_id >= self._settings.cluster.partitions:
-                found = self._state(partition_id, store, installing, parent.voids, leads_to)
+                found, begun = self._state(partition_id, store, installing, parent.voids, leads_to)
             else:  # whoever has just written the settings had better be told than have an empty partition damaged
                 trial = self.trial(kind.state_machine)
                 if trial is not None:
                     machine_class(kind.state_machine)  # which says better what there is
                     trial(partition_id)
                 found = self._states.open(partition_id, store, installing, parent.voids, leads_to=leads_to)
+                begun = Begun.of(found.machine, apply)
             self.machines[partition_id] = found.machine
+            self._fresh[partition_id] = Opened(found.machine, found.lacks, begun)
             if found.lacks is not None:
                 self.lacking[partition_id] = found.lacks
 
@@ -236,18 +238,14 @@ class PartitionRooms:
         self._fresh_logs.pop(partition_id, None)
         self._kinds[partition_id] = kind
         self._apply[partition_id] = later_apply_share(self._settings.apply, len(self.machines) + 1)
-        found = self._state(partition_id, store, None)
-        dedupe = Dedupe(self._apply[partition_id], found.machine.meta())  # here, as there may be many producers
-        opened = self._fresh[partition_id] = Opened(found.machine, found.lacks, dedupe)
+        found, begun = self._state(partition_id, store, None)
+        opened = self._fresh[partition_id] = Opened(found.machine, found.lacks, begun)
         return opened
 
     def rebuild(self, partition_id: PartitionId, damaged: Machine, applied: int, voids: Voids) -> Remade:
         """Another machine in the place of a damaged one, which stays open; see States. Blocking."""
         store = self.logs[partition_id]
-        found = self._or_absent(
-            partition_id, lambda: self._states.rebuild(partition_id, store, damaged, applied, voids)
-        )
-        return Remade(found, Dedupe(self._apply[partition_id], found.machine.meta()))
+        return self._or_absent(partition_id, lambda: self._states.rebuild(partition_id, store, damaged, applied, voids))
 
     def renew(self, partition_id: PartitionId, through_index: int) -> bool:
         """Its state is made anew at the next start: see States. Blocking."""
@@ -278,7 +276,7 @@ class PartitionRooms:
         """To be closed before this is."""
         return list(self._users.values())
 
-    def worker(self, partition_id: PartitionId, progressed: Progressed, dedupe: Dedupe | None = None) -> ApplyWorker:
+    def worker(self, partition_id: PartitionId, progressed: Progressed, begun: Begun | None = None) -> ApplyWorker:
         """See Rooms."""
         fresh = self._fresh.pop(partition_id, None)
         offload = self.offload(self._kinds[partition_id].state_machine)
@@ -293,7 +291,7 @@ class PartitionRooms:
             fatal=self._fatal,
             counts=self.counts,
             slow=self._slow,
-            dedupe=fresh.dedupe if fresh is not None else dedupe,
+            begun=fresh.begun if fresh is not None else begun,
             reclaimable=removes(self._settings.snapshot, self._kinds[partition_id].state_machine),
         )
 
@@ -373,18 +371,23 @@ class PartitionRooms:
         installing: SetMeta | None,
         voids: Voids = NOTHING_VOID,
         leads_to: LeadsTo | None = None,
-    ) -> Rebuilt:
+    ) -> Remade:
         name = self._kinds[partition_id].state_machine
         with nullcontext() if name in BUILT_IN else _named_if_slow(partition_id, name):
             return self._or_absent(
                 partition_id, lambda: self._states.open(partition_id, store, installing, voids, leads_to=leads_to)
             )
 
-    def _or_absent(self, partition_id: PartitionId, found: Callable[[], Rebuilt]) -> Rebuilt:
+    def _or_absent(self, partition_id: PartitionId, find: Callable[[], Rebuilt]) -> Remade:
         """A user's class that is not here, or that cannot open it, costs its partition on this node, not the node."""
-        name = self._kinds[partition_id].state_machine
+        name, apply = self._kinds[partition_id].state_machine, self._apply[partition_id]
         try:
-            return found()
+            found = find()
+            try:
+                return Remade(found, Begun.of(found.machine, apply))
+            except Exception:
+                self._states.put_away(found.machine)
+                raise
         except (OSError, InvariantViolated):
             raise
         except Exception as error:
@@ -392,7 +395,8 @@ class PartitionRooms:
                 raise
             log.exception("state_machine_not_opened", partition=partition_id, state_machine=name, error=repr(error))
             story = f"partition {partition_id}: its state machine {name!r} cannot be opened here: {error!r}"
-            return Rebuilt(AbsentMachine(story), SetNeeded(story, to_be_fetched=False))
+            absent = AbsentMachine(story)
+            return Remade(Rebuilt(absent, SetNeeded(story, to_be_fetched=False)), Begun.of(absent, apply))
 
     def _open_machine(self, partition_id: PartitionId, directory: Path) -> Machine:
         return open_machine(

@@ -16,7 +16,7 @@ import structlog
 
 from dispatcher.upkeep.rebuilding import Rebuilt, SetNeeded
 from logboom.errors import CorruptData, IncompatibleVersion, IndexCompacted
-from logboom.state_machine import Machine
+from logboom.state_machine import Machine, Position
 from logboom.types import NUMBER_MAX, GlobalLogIndex, PartitionId
 from partitions.apply.dedupe import Producer
 from partitions.log.log import PartitionLog
@@ -99,19 +99,19 @@ class States:
             self._remove_state(partition_id)
             self._loaded(partition_id)
         try:
-            machine = self._opened(partition_id)
+            machine, at = self._opened(partition_id)
         except CorruptData as error:
             log.error("state_damaged", partition=partition_id, error=str(error))
             self._set_aside(partition_id)
             return self._remade(
-                partition_id, self._opened(partition_id), needed, installing, leads_to=leads_to, void=void
+                partition_id, self._opened(partition_id)[0], needed, installing, leads_to=leads_to, void=void
             )
         except Exception:
             if half or section is not None:  # a later start that can open it must not go on with what is there
                 self._disk.replace_file(self._marker(partition_id), b"")
             raise
         most: int | None = None
-        if machine.position().applied_index >= needed and not half:
+        if at.applied_index >= needed and not half:
             most = self._further(partition_id, store, machine, leads_to)
             if most is None:
                 return Rebuilt(machine, None)
@@ -136,7 +136,7 @@ class States:
         # Nor from a set that was fetched, and not installed: its log would be behind it, and who waits in between.
         void = voids.needed(partition_id, applied)
         needed = _needed(store, void)
-        rebuilt = self._remade(partition_id, self._opened(partition_id), needed, None, most=applied, void=void)
+        rebuilt = self._remade(partition_id, self._opened(partition_id)[0], needed, None, most=applied, void=void)
         with self._lock:
             self._retired.append(rebuilt.machine)  # nobody may be there any more to close it
         return rebuilt
@@ -165,12 +165,22 @@ class States:
 
     def retire(self, gone: Machine, other: Machine) -> None:
         """Nobody looks into ``gone`` any more; who closes ``other`` is known."""
+        self._forget(gone, other)
+        _give_up(gone)
+
+    def put_away(self, machine: Machine) -> None:
+        """It is of no use for now, and whole for all that is known: the next start opens it again."""
+        self._forget(machine)
+        with suppress(Exception):
+            machine.close()
+
+    def _forget(self, *machines: Machine) -> None:
+        """Once: what was made and is damaged in its turn is in there twice."""
         with self._lock:
-            for machine in (gone, other):
+            for machine in machines:
                 at = next((at for at, each in enumerate(self._retired) if each is machine), None)
                 if at is not None:
                     del self._retired[at]
-        _give_up(gone)
 
     def close(self) -> None:
         """Of what was damaged nothing is saved that matters."""
@@ -204,18 +214,21 @@ class States:
             return section.applied_index
         return None
 
-    def _opened(self, partition_id: PartitionId) -> Machine:
-        """Raises CorruptData for all that is read of it before it applies anything."""
+    def _opened(self, partition_id: PartitionId) -> tuple[Machine, Position]:
+        """And where it is. Raises CorruptData for all that is read of it before it applies anything."""
         directory = self._directory_of(partition_id) / STATE
         if not self._disk.exists(directory):
             self._disk.make_directory(directory)
         machine = self._open_machine(partition_id, directory)
         try:
-            _look(machine)
-        except Exception:
+            at = _look(machine)
+        except CorruptData:
             _give_up(machine)
             raise
-        return machine
+        except Exception:  # it may be whole: a user's ``discard`` would leave nothing of it
+            self.put_away(machine)
+            raise
+        return machine, at
 
     def _remade(
         self,
@@ -263,7 +276,7 @@ class States:
         _give_up(half)
         self._remove_state(partition_id)
         self._loaded(partition_id)
-        return self._opened(partition_id)
+        return self._opened(partition_id)[0]
 
     def _load(self, meta: SetMeta, partition_id: PartitionId, machine: Machine) -> None:
         """A crash in the midst of it leaves the marker."""
@@ -321,16 +334,17 @@ def _needed(store: PartitionLog, void: Void | None) -> int:
     return max(store.first_available_index - 1, 0 if void is None else void.last_index)
 
 
-def _look(machine: Machine) -> None:
-    """Read what its worker begins with. Raises CorruptData.
+def _look(machine: Machine) -> Position:
+    """Read what its worker begins with; returns where it is. Raises CorruptData.
 
     Of our own machines the bytes are checked. What a user's hands back has to be what it was given: nobody could begin.
     """
     users = isinstance(machine, Guarded)
-    machine.position()
+    at = machine.position()
     for _, raw in machine.meta():
         if users:
             Producer.decode(raw)
+    return at
 
 
 def _give_up(machine: Machine) -> None:

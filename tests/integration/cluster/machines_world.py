@@ -60,6 +60,7 @@ class Counter:
     def close(self):
         while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-close"):
             time.sleep(0.01)
+        open(os.environ["REFUSE_TO_LOAD"] + "-closed-" + self.path.parent.parent.name, "w").close()
 
     def apply(self, batches, seal):
         while os.path.exists(os.environ["REFUSE_TO_LOAD"] + "-to-end"):

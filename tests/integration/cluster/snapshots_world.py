@@ -58,3 +58,7 @@ def compact(cluster: LocalCluster, boom: SyncClient) -> None:
         fill(boom, batches=1)
         boom.create_snapshot()  # a node that is still busy with the one before passes it over
         time.sleep(0.2)
+
+
+def has_set(client: SyncClient, node: str, global_index: int) -> bool:
+    return any(row["global_index"] == global_index for row in client.snapshots(node=node)["sets"])

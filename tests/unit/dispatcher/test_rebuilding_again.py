@@ -13,8 +13,9 @@ from dispatcher.pipeline.needed import set_needed
 from dispatcher.upkeep.rebuilding import REBUILDS_MAX, WITHIN_S, Rebuilding, Rebuilt, Remade, SetNeeded
 from logboom.errors import CorruptData
 from logboom.settings import ApplySettings
-from logboom.state_machine import Position
+from logboom.state_machine import NOWHERE, Position
 from logboom.types import GlobalLogIndex, PartitionId, PartitionLogIndex, Term
+from partitions.apply.apply_core import Begun
 from partitions.apply.dedupe import Dedupe
 from raftlog.entries.entry import Route
 from raftlog.links.lacks import Lack
@@ -89,7 +90,7 @@ class World:
     def _rebuild(self, partition: PartitionId, damaged: Any, applied: int) -> Remade:
         self.made.append(damaged)
         self.applied.append(applied)
-        return Remade(Rebuilt(cast("Any", object()), self.lacks), Dedupe(ApplySettings()))
+        return Remade(Rebuilt(cast("Any", object()), self.lacks), Begun(Dedupe(ApplySettings()), NOWHERE))
 
     async def _unused(self, partition: PartitionId, machine: Any) -> None:
         while machine in self.looked_into:  # noqa: ASYNC110 - nobody tells
@@ -162,6 +163,25 @@ async def test_the_damaged_one_is_closed_as_soon_as_nobody_looks_into_it_any_mor
     assert not world.rebuilding._tasks
 
 
+@pytest.mark.parametrize("where", ["_worker_of", "_changed", "_retire"])
+async def test_whatever_goes_wrong_behind_that_somebody_hears_of(where: str) -> None:
+    """A worker that could not be made left the closed one in its place, and nobody was told: the next view waited."""
+    world = World()
+
+    def fails(*_: object) -> Any:
+        raise RuntimeError("no")
+
+    rebuild = world._rebuild
+
+    def then_fails(*about: Any) -> Remade:
+        setattr(world.rebuilding, where, fails)
+        return rebuild(*about)
+
+    world.rebuilding._rebuild = then_fails
+    await world.damage("first")
+    assert list(map(repr, world.fatal)) == ["RuntimeError('no')"]
+
+
 async def test_of_a_partition_that_is_destroyed_meanwhile_nothing_stays_open() -> None:
     world = World()
     damaged, made = world.machines[P], object()
@@ -170,7 +190,7 @@ async def test_of_a_partition_that_is_destroyed_meanwhile_nothing_stays_open() -
         del world.workers[P]
         world.rebuilding.ended(P)
         assert world.rebuilding.works_on(P), "its files must stay"
-        return Remade(Rebuilt(cast("Any", made), None), Dedupe(ApplySettings()))
+        return Remade(Rebuilt(cast("Any", made), None), Begun(Dedupe(ApplySettings()), NOWHERE))
 
     world.rebuilding._rebuild = destroy
     await world.damage("first")

@@ -20,7 +20,7 @@ from logboom.errors import (
 )
 from logboom.types import PartitionId
 from tests.unit.dispatcher.scans_world import Machine
-from tests.unit.dispatcher.views_world import Backend, Worker, collect, scan
+from tests.unit.dispatcher.views_world import Backend, collect, scan
 
 
 async def test_each_is_seen_where_its_log_ended_in_that_turn() -> None:
@@ -48,12 +48,16 @@ async def test_one_that_does_not_come_so_far_is_not_waited_for_for_ever() -> Non
     backend.check_nothing_is_left()
 
 
-@pytest.mark.parametrize("how", ["late", "given up"])
+@pytest.mark.parametrize("how", ["late", "given up", "destroyed"])
 @pytest.mark.parametrize("anew", [False, True], ids=["", "made anew"])
 async def test_a_machine_that_does_not_give_its_first_keys_goes_on_without_and_stays_open(
     how: str, *, anew: bool
 ) -> None:
-    """Its partition applied nothing until they came, and if they never did could not be destroyed."""
+    """Its partition applied nothing until they came, and if they never did could not be destroyed.
+
+    Nor could it where its state had been made anew in between. And what is done at the end of such a scan of a user's
+    was done on the threads of all others.
+    """
     backend = Backend({0: 3, 1: 5})
     views = Views(backend, views_max=2)
     frames = scan(backend, views, 0, 1, timeout=0.01 if how == "late" else 5.0)
@@ -62,18 +66,22 @@ async def test_a_machine_that_does_not_give_its_first_keys_goes_on_without_and_s
     worker = backend.workers[0]
     worker.machine.applied = 3
     if anew:  # the first has handed over
-        worker = Worker()
-        worker.stops, backend.workers[0].stops = backend.workers[0].stops, []
-        worker.machine.applied, backend.workers[0] = 3, worker
+        worker = backend.workers[0] = worker.hand_over()
     stop = worker.begin()
     if how == "late":
         with pytest.raises(Unavailable, match="partitions 0, 1 have not"):
+            await task
+    elif how == "destroyed":
+        backend.destroy(0)
+        with pytest.raises(PartitionDestroyed):
             await task
     else:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert (worker.under_way, views.open, backend.used) == ([], 0, 1), "it is still asked"
     stop.taken(stop.capture(worker.machine))
+    assert backend.asked == [worker.offload] * 2, "its own"
+    assert not worker.machine.open
     backend.check_nothing_is_left()
 
 

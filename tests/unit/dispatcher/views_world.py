@@ -22,13 +22,14 @@ class Worker:
         self.stops: list[Any] = []
         self.under_way: list[Any] = []
         """Threads are at them."""
+        self.offload = object()
 
     @property
     def applied_index(self) -> int:
         return self.machine.applied
 
     def stop_at(self, through: int, capture: Callable[[Any], Any], taken: Callable[[Any], None]) -> Any:
-        stop = SimpleNamespace(through_index=through, capture=capture, taken=taken)
+        stop = SimpleNamespace(through_index=through, capture=capture, taken=taken, owner=self)
         self.stops.append(stop)
         return stop
 
@@ -39,6 +40,15 @@ class Worker:
         if waited:
             self.under_way.remove(stop)
         return waited
+
+    def hand_over(self) -> Worker:
+        """To another one, as far as this one is."""
+        other = Worker()
+        other.machine.applied, other.offload = self.applied_index, self.offload
+        other.stops, self.stops = self.stops, []
+        for stop in other.stops:
+            stop.owner = other
+        return other
 
     def begin(self) -> Any:
         """A thread asks the machine, which takes its time."""
@@ -70,6 +80,8 @@ class Backend:
         self.kinds = dict.fromkeys(logs, "kv")
         self.partitioning = SimpleNamespace(kind=lambda p: SimpleNamespace(state_machine=self.kinds[p]))
         self.used = 0
+        self.asked: list[object] = []
+        """The threads that were asked for."""
         self.waited: list[tuple[int, int]] = []
         self.still: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.wakers: dict[int, list[Callable[..., None]]] = {}
@@ -85,7 +97,8 @@ class Backend:
 
         return let_go
 
-    def threads_of(self, _: int, __: object) -> Any:
+    def threads_for(self, _: object, offload: object) -> Any:
+        self.asked.append(offload)
         return self.offload
 
     def subscribe_commits(self, partition: int, waker: Callable[..., None]) -> Callable[[], None]:

@@ -73,12 +73,15 @@ def test_what_is_captured_for_nobody_is_not_waited_for() -> None:
             w.commit(2)
             w.notify()
             assert w.under_way == 1
+            assert w.held is not None
+            capture, captured = w.held.jobs.pop()
+            found = capture()
             assert w.worker.go_on(stop), "it is told of it all the same"
             assert not w.worker.go_on(stop)
-            w.finish(1)
+            w.finish()
             assert w.worker.applied_index == w.ends[1]
-            assert w.under_way == 2
-            w.finish(0)
+            assert w.under_way == 1
+            captured(found, None)
             assert taken == ["late"]
             w.worker.hurry()
             assert w.under_way == 1, "one group at a time"
@@ -99,6 +102,75 @@ def test_nor_by_whoever_closes_it() -> None:
             await asyncio.sleep(0)
             assert not closing.done()
             w.worker.go_on(stop)
+            await closing
+            w.finish()
+
+        w.run(story)
+
+
+def test_of_what_was_given_up_one_at_a_time_is_out() -> None:
+    """A client that asked again after each deadline took all threads of a class, or had its queue grow for ever."""
+    with world(HeldOffload) as w:
+        w.machine.dump = lambda: "dump"  # type: ignore[attr-defined]
+        taken: list[object] = []
+
+        async def story() -> None:
+            for _ in range(4):
+                stop = w.worker.stop_at(0, lambda _: pytest.fail("nobody wants it"), taken.append)
+                w.worker.hurry()
+                assert w.under_way == 1
+                w.worker.go_on(stop)
+            assert taken == [None] * 3, "they are told at once"
+            w.worker.cut(0, taken.append)
+            w.worker.hurry()
+            assert w.under_way == 2, "no snapshot has to do without"
+            w.finish(1)
+            assert taken[3:] == ["dump"]
+            w.commit(1)
+            w.notify()
+            w.finish(1)
+            assert w.worker.applied_index == w.ends[0]
+            w.finish()
+            assert taken[4:] == [None], "a capture that had not begun does not"
+            w.worker.stop_at(w.ends[0], lambda _: "view", taken.append)
+            w.worker.hurry()
+            w.finish()
+            assert taken[5:] == ["view"]
+
+        w.run(story)
+
+
+def test_who_fails_when_he_is_told_holds_nothing_up() -> None:
+    with world(HeldOffload) as w:
+
+        async def story() -> None:
+            w.commit(1)
+            w.worker.stop_at(0, lambda _: "view", lambda _: {}[1])
+            w.notify()
+            with pytest.raises(KeyError):
+                w.finish()
+            w.finish()
+            assert w.worker.applied_index == w.ends[0]
+
+        w.run(story)
+
+
+def test_whoever_goes_on_with_a_stop_is_asked_to_give_it_up() -> None:
+    """It was the one that had been there before, or was there now: with its partition destroyed there was none."""
+    with world(HeldOffload) as w:
+
+        async def story() -> None:
+            stop = w.worker.stop_at(0, lambda _: "late", lambda _: None)
+            assert stop.owner is w.worker
+            await w.worker.close()
+            fresh = w.another()
+            w.worker.hand_over(fresh)
+            assert stop.owner is fresh
+            fresh.hurry()
+            closing = asyncio.ensure_future(fresh.close())
+            await asyncio.sleep(0)
+            assert not closing.done()
+            assert stop.owner.go_on(stop)
             await closing
             w.finish()
 

@@ -14,11 +14,14 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from chaos.sim.disk import SimDisk
+from dispatcher.upkeep.rebuilding import Rebuilt
 from logboom.errors import CorruptData, InvalidRequest
-from logboom.settings import ApplySettings, Settings, SnapshotSettings
+from logboom.settings import ApplySettings, LogSettings, Settings, SnapshotSettings
 from logboom.state_machine import NOWHERE, Position
 from logboom.types import NO_DIGEST, NO_PRODUCER, DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.apply.apply_core import AppliedBatch
+from partitions.machines.absent import AbsentMachine
+from partitions.machines.guarded import guard
 from partitions.machines.log import LogMachine
 from raftlog.entries.entry import Route, pack_control, pack_routes
 from raftlog.entries.lifecycle import Change, PartitionKind
@@ -27,7 +30,7 @@ from raftlog.journal.journal import Journal
 from server.directory import partitions
 from server.directory.changes import created_in
 from server.directory.partitions import PartitionRooms
-from server.directory.states import NOTHING_VOID
+from server.directory.states import NOTHING_VOID, anywhere
 from server.directory.trials import THERE, carry_over
 from tests.unit.partitions.batches import flush, make
 from tests.unit.raftlog.store import failing_syncs
@@ -297,12 +300,54 @@ def test_a_class_that_does_not_open_when_a_state_is_made_anew_costs_its_partitio
     rooms.retire(damaged, machine)
     assert closed == [True]
     disk.make_directory(ROOT / "3" / "state")
-    assert rooms._state(p, rooms.logs[p], None).lacks is not None
+    assert rooms._state(p, rooms.logs[p], None).rebuilt.lacks is not None
     rooms._kinds[p] = rooms._kinds[p]._replace(state_machine="kv")
     if not disk.exists(ROOT / "3" / "state"):
         disk.make_directory(ROOT / "3" / "state")
     with pytest.raises(type(error)):
         rooms.rebuild(p, damaged, 7, NOTHING_VOID)
+
+
+@pytest.mark.parametrize("what", ["meta", "position"])
+@pytest.mark.parametrize("how", ["start", "open", "rebuild"])
+def test_one_that_opens_and_fails_behind_that_costs_its_partition_and_is_put_away(how: str, what: str) -> None:
+    """It is asked once to see that it can be read, and then for its worker: of that its node ended, or nobody heard."""
+    disk, p, asked = SimDisk(random.Random(0)), PartitionId(30), list[str]()
+    rooms, kind = made(disk), PartitionKind("mine", DurabilityMode.WRITE_AHEAD)
+
+    def answers(name: str, found: Any) -> Any:
+        asked.append(name)
+        if name == what and asked.count(name) == 2:
+            raise ConnectionError("no service")
+        return found
+
+    machine = SimpleNamespace(
+        needs_records=False,
+        position=lambda: answers("position", NOWHERE),
+        meta=lambda: iter(answers("meta", [])),
+        close=lambda: asked.append("close"),
+        discard=lambda: asked.append("discard"),
+    )
+    rooms._world.users_offload = None
+    rooms._states._open_machine = lambda *_: guard("mine", cast(Any, machine))
+    rooms._states._sets = cast(Any, SimpleNamespace(sets=list))
+    disk.make_directory(ROOT)
+    if how == "start":
+        share: dict[str, Any] = {"apply": ApplySettings(), "logs": LogSettings(), "leads_to": anywhere}
+        rooms.open_all(ParentState(), {p: kind}, installing=None, **share)
+        lacks = rooms.lacking[p]
+    else:
+        rooms.logs[p] = rooms.open_log(p, kind)
+        rooms._kinds[p], rooms._apply[p] = kind, ApplySettings()
+        found: Any = (
+            rooms.open(p, kind) if how == "open" else rooms.rebuild(p, cast(Any, Closing()), 0, NOTHING_VOID)[0]
+        )
+        lacks, rooms.machines[p] = found.lacks, found.machine
+    assert "no service" in lacks.story
+    assert isinstance(rooms.machines[p], AbsentMachine)
+    assert rooms.worker(p, lambda *_: None).applied == NOWHERE
+    rooms.close()
+    assert (asked.count("close"), "discard" in asked) == (1, False), "it may be whole"
 
 
 def test_a_machine_that_does_not_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +361,12 @@ def test_a_machine_that_does_not_open_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(partitions, "SLOW_S", 0.01)
     monkeypatch.setattr(partitions, "log", SimpleNamespace(warning=warning))
     rooms, p = made(SimDisk(random.Random(0))), PartitionId(3)
-    rooms._kinds[p] = PartitionKind("mine", DurabilityMode.WRITE_AHEAD)
-    rooms._states = cast(Any, SimpleNamespace(open=lambda *_, **__: told.wait(20)))
+    rooms._kinds[p], rooms._apply[p] = PartitionKind("mine", DurabilityMode.WRITE_AHEAD), ApplySettings()
+
+    def opens(*_: object, **__: object) -> Rebuilt:
+        assert told.wait(20)
+        return Rebuilt(AbsentMachine("slow"), None)
+
+    rooms._states = cast(Any, SimpleNamespace(open=opens))
     assert rooms._state(p, cast(Any, None), None)
     assert seen == [("state_machine_still_opening", p, "mine")]

@@ -35,6 +35,7 @@ class Machine:
         self.threads: list[int] = []
 
     def position(self) -> Any:
+        self.threads.append(threading.get_ident())
         return NOWHERE
 
     def meta(self) -> Iterator[tuple[bytes, bytes]]:
@@ -91,7 +92,7 @@ async def test_of_a_state_that_is_made_anew() -> None:
     rebuilding = Rebuilding(
         machines=rooms.machines,
         workers=workers,
-        worker_of=lambda partition_id, dedupe: rooms.worker(partition_id, lambda _: None, dedupe),
+        worker_of=lambda partition_id, begun: rooms.worker(partition_id, lambda _: None, begun),
         rebuild=lambda p, damaged, applied: rooms.rebuild(p, damaged, applied, cast("Any", None)),
         unused=unused,
         retire=lambda *_: None,

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -122,6 +124,29 @@ def test_one_that_garbles_what_it_loads_is_no_good_and_the_set_is_kept(
     assert rebuilt.lacks is not None
     assert "a producer's entry cannot be read" in rebuilt.lacks.story
     assert [meta.global_index for meta in world.sets.sets()] == [7]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(ConnectionError("no service"), "close"), (TypeError("at"), "close"), (CorruptData("a bit"), "discard")],
+)
+def test_only_one_that_is_damaged_is_discarded(error: Exception, expected: str) -> None:
+    """One that could not say for now where it was had all of its state removed by the class that it is of."""
+    world, called = World(), list[str]()
+    world.disk.make_directory(STATE)
+
+    def position() -> NoReturn:
+        raise error
+
+    def end(how: str) -> None:
+        called.append(how)
+        raise RuntimeError("nor can it do that")
+
+    machine = SimpleNamespace(position=position, close=lambda: end("close"), discard=lambda: end("discard"))
+    world.states._open_machine = lambda *_: cast(Any, machine)
+    with pytest.raises(type(error), match=str(error)):
+        world.states.open(P, log_from(1), None, leads_to=anywhere)
+    assert set(called) == {expected}
 
 
 def test_only_the_newest_is_kept_aside(world: World) -> None:
