@@ -181,7 +181,8 @@ class Compaction:
             await self._saved(worker, partition_id)
             if worker.saved_index < through_index:
                 raise Unavailable(f"the state of partition {partition_id} is being made anew")
-        if worker is None and store.durable_index < through_index:  # something is not synced yet, or nobody has it
+        # What was not synced yet, or nobody has; a state that came from a set may have it, and its log be mended now.
+        if store.durable_index < through_index:
             raise Unavailable(f"partition {partition_id} is durable up to {store.durable_index}, not {through_index}")
         (placed, then), moved = self._placed.get(partition_id, (0, 0)), store.moved
         if placed < through_index or then < moved:

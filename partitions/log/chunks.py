@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, NoReturn
 
@@ -208,7 +209,9 @@ class ChunkReader:
         """Position behind the last batch that is older than this, as all in front of it are; its header is read once.
 
         A clock that was set back for a while has made old what stands behind something younger: what is gone is gone,
-        so nobody looks for a place as ``first_at_time`` does. A time that is still to come says nothing either way.
+        so nobody looks for a place as ``first_at_time`` does. A time that is still to come says nothing either way, nor
+        does a damaged header: others may have removed that batch by its age, and nobody mends it.
+
         Raises IndexCompacted.
         """
         known_ms, known = self._known_older
@@ -217,11 +220,12 @@ class ChunkReader:
         end = self._committed.columns.through(through_index)
         while position < end:
             if not self._committed.is_nowhere(position):
-                found_ms = self._timestamp(position)
-                if timestamp_ms <= found_ms <= now_ms:
-                    break
-                if found_ms < timestamp_ms:
-                    found = position + 1
+                with suppress(DamagedBatch):
+                    found_ms = self._timestamp(position)
+                    if timestamp_ms <= found_ms <= now_ms:
+                        break
+                    if found_ms < timestamp_ms:
+                        found = position + 1
             position += 1
         self._known_older = timestamp_ms, found
         return min(found, max(begin, end))

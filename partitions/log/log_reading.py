@@ -150,7 +150,7 @@ class LogReading:
         """Index of the last record up to ``through_index`` that is older than this, as are all in front of it.
 
         By the clocks of those who led. Reads headers, each once, in any thread but one at a time. Raises
-        IndexCompacted, and CorruptData for a damaged one.
+        IndexCompacted. A damaged one is as old as what is behind it.
         """
         position = self.chunks.behind_older(timestamp_ms, through_index=through_index, now_ms=now_ms)
         return self.first_index_at(position) - 1

@@ -132,6 +132,20 @@ async def test_the_journal_begins_anew_behind_what_is_saved_and_before_anything_
     assert (node.runs, node.failed, node.deaths) == (1, 0, [])
 
 
+@pytest.mark.parametrize("partition", [A, B])
+async def test_nothing_goes_while_something_up_to_there_is_not_synced(partition: PartitionId) -> None:
+    """A state that came with a set may be ahead of its log, which is being mended: the node ended by an invariant."""
+    node = Node()
+    node.logs[partition].durable_index = THROUGH - 1
+    node.start()
+    steps = await node.ended()
+    assert (("places", partition) in steps, [step for step in steps if step[0] == "base"]) == (False, [])
+    assert (node.failed, node.deaths) == (1, [])
+    node.logs[partition].durable_index = THROUGH
+    node.start()
+    assert ("places", partition) in await node.ended()
+
+
 async def test_what_is_secured_is_not_secured_again_unless_batches_have_moved() -> None:
     node = Node()
     again = []

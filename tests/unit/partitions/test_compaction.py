@@ -47,9 +47,9 @@ def kept(log: PartitionLog) -> int:
     return 0 if first == 1 else ends.index(first - 1) + 1
 
 
-def of_times(*times_ms: int) -> tuple[PartitionLog, int]:
+def of_times(*times_ms: int, disk: SimDisk | None = None) -> tuple[PartitionLog, int]:
     """A log of batches of three records, each stamped so, and its last index."""
-    log, end, batches = open_log(SimDisk(random.Random(1))), 0, []
+    log, end, batches = open_log(disk or SimDisk(random.Random(1))), 0, []
     for timestamp_ms in times_ms:
         digest = batches[-1].digest if batches else bytes(16)
         batches.append(make(end + 1, digest, [b"x"] * 3, timestamp_ms=timestamp_ms))
@@ -343,6 +343,16 @@ class TestPoint:
         assert log.last_before(2000, through_index=end, now_ms=5000) == end
         assert log.last_before(2000, through_index=6, now_ms=5000) == 6
         assert log.last_before(0, through_index=end, now_ms=5000) == 0
+
+    @pytest.mark.parametrize(("at", "older"), [(0, 2), (1, 1), (2, 2), (3, 2)])
+    def test_a_damaged_header_is_as_old_as_what_is_behind_it(self, at: int, older: int) -> None:
+        """Nothing behind it was ever removed by its age where the others had removed it so: nobody could mend it."""
+        disk = SimDisk(random.Random(1))
+        log, end = of_times(1000, 1000, 2000, 2000, disk=disk)
+        position = log._committed.columns.at(at)
+        segment, offset, _ = log._committed.columns.place(position)
+        disk.flip(DIRECTORY / log._names[segment], offset, 0x40)
+        assert log.last_before(1500, through_index=end, now_ms=5000) == 3 * older
 
     @pytest.mark.parametrize(
         ("times", "older"),
