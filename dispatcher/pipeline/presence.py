@@ -21,9 +21,11 @@ from dispatcher.pipeline.rooms import Progressed
 from dispatcher.pipeline.submitting import Submitting
 from dispatcher.pipeline.subscriptions import Subscriptions
 from dispatcher.pipeline.voiding import Voiding
+from dispatcher.upkeep.compaction import removes
 from dispatcher.upkeep.rebuilding import Rebuilding
 from dispatcher.upkeep.snapshots import Snapshots
 from logboom.errors import CorruptData
+from logboom.settings import Settings
 from logboom.types import DurabilityMode, GlobalLogIndex, PartitionId, PartitionLogIndex, Term
 from partitions.apply.apply_core import AppliedBatch, Begun, WorkerState
 from partitions.apply.worker import ApplyWorker
@@ -51,6 +53,7 @@ class Presence(ABC):
     raft: RaftLog
     rebuilding: Rebuilding
     recovery: Recovered
+    settings: Settings
     snapshots: Snapshots
     stability: Stability
     submitting: Submitting
@@ -190,8 +193,8 @@ class Presence(ABC):
         return None if self.rebuilding.fenced(partition_id) else worker.secured(last_index)
 
     def _unneeded(self, partition_id: PartitionId, last_index: int) -> bool:
-        """What is in its log up to there stands in its state as well, and a start of this node does not look for it."""
-        if self.partitioning.kind(partition_id).state_machine == "log":
+        """What is in its log up to there need not stay in it, and a start of this node does not look for it."""
+        if not removes(self.settings.snapshot, self.partitioning.kind(partition_id).state_machine):
             return False
         base = self.raft.journal.base
         if self._at_base[0] != base.index:  # it is asked often, of what is lost
