@@ -75,6 +75,12 @@ class LogboomError(Exception):
         # Errors cross process borders (Spark workers), with their fields.
         return (from_wire, (self.to_wire(),))
 
+    def again(self, message: str | None = None, *, outcome: Outcome | None = None) -> Self:
+        """Another one that says the same, but for this: each task that is told raises one of its own."""
+        told = type(self)(self.message if message is None else message, outcome=outcome or self.outcome)
+        told.fields.update(self.fields)  # whatever a node calls them
+        return told
+
     def to_wire(self) -> dict[str, Any]:
         """As the header of an ERROR frame."""
         fields = {name: _text(said) if isinstance(said, str) else said for name, said in self.fields.items()}

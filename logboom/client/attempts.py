@@ -125,5 +125,5 @@ class Attempts:
 def _doubtful(error: LogboomError, *, final: bool) -> LogboomError:
     """The last attempt had no effect, an earlier one may have had."""
     if final:
-        return type(error)(error.message, outcome="unknown", **error.fields)
+        return error.again(outcome="unknown")
     return UnknownOutcome(f"the deadline passed; an earlier attempt was sent, the last one failed: {error}")

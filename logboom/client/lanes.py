@@ -395,16 +395,10 @@ def _fail(singles: Iterable[Single], error: LogboomError) -> None:
     cause = error.__cause__ and _bare(error.__cause__)
     for single in singles:
         if not single.answer.done():
-            told = _again(error)
+            told = error.again()
             if cause is not None:
                 told.__cause__ = cause
             single.answer.set_exception(told)
-
-
-def _again(error: LogboomError) -> LogboomError:
-    again = type(error)(error.message, outcome=error.outcome)
-    again.fields.update(error.fields)  # whatever a node calls them
-    return again
 
 
 def _bare(error: BaseException) -> BaseException:
@@ -412,7 +406,7 @@ def _bare(error: BaseException) -> BaseException:
 
     Whoever else waited may be told of the same one, and may look where it comes from: of ours this is another.
     """
-    bare = _again(error) if isinstance(error, LogboomError) else error.with_traceback(None)
+    bare = error.again() if isinstance(error, LogboomError) else error.with_traceback(None)
     behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     bare.__cause__, bare.__context__ = behind and _bare(behind), None
     return bare

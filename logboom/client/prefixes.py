@@ -49,8 +49,7 @@ class Removal:
                     start = bound or start
         except LogboomError as error:
             if some and error.outcome == "not_applied":
-                said = f"{error.message}; some keys are removed"
-                raise type(error)(said, outcome="unknown", **error.fields) from error
+                raise error.again(f"{error.message}; some keys are removed", outcome="unknown") from error
             raise
 
     async def _bounds(self, start: bytes, end: bytes | None) -> tuple[list[bytes], bool]:

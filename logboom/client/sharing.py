@@ -390,7 +390,7 @@ class Flight:
                 self._tell(future, error)
 
     def _tell(self, future: Waiting, error: LogboomError) -> None:
-        told = type(error)(error.message, outcome=error.outcome, **error.fields)  # each has a traceback of its own
+        told = error.again()  # each has a traceback of its own
         told.__cause__ = error.__cause__
         if not future.done():
             future.set_exception(told)

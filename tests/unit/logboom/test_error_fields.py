@@ -13,7 +13,8 @@ import pytest
 
 import logboom
 from logboom import errors
-from logboom.errors import BarrierBlocked, BarrierTimeout, LogboomError, ProtocolError, from_wire
+from logboom.client.attempts import _doubtful
+from logboom.errors import BarrierBlocked, BarrierTimeout, LogboomError, Overloaded, ProtocolError, from_wire
 from logboom.types import Watermark
 
 ROOT = Path(logboom.__file__).parents[1]
@@ -86,3 +87,12 @@ def test_where_partitions_stand_is_told_as_by_a_barrier_that_was_reached(kind: t
 )
 def test_rows_that_are_none_are_a_broken_protocol(fields: dict[str, Any]) -> None:
     assert type(from_wire(BarrierBlocked("m", **fields).to_wire())) is ProtocolError
+
+
+def test_an_error_is_told_again_whatever_a_node_calls_its_fields() -> None:
+    """As one of a later release may: with a field named as an argument of ours nobody was told but of a TypeError."""
+    odd = Overloaded("full", scope="node")
+    odd.fields |= {"outcome": "none", "message": "of a later release"}
+    for told in (odd.again(), odd.again("fuller", outcome="unknown"), _doubtful(odd, final=True)):
+        assert (type(told), told.fields) == (Overloaded, odd.fields)
+    assert (odd.again("fuller").message, _doubtful(odd, final=True).outcome) == ("fuller", "unknown")
